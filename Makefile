@@ -1,0 +1,56 @@
+.DEFAULT_GOAL := help
+SHELL := /bin/sh
+
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; do \
+	"$$p" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo "$$p" && break; done)
+UV_VERSION := 0.13.7
+
+.PHONY: help venv servers check format test test-fast demo lock clean
+
+help:  ## show the targets
+	@sed -n 's/^\([a-z-]*\):.*  ## \(.*\)/  \1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
+
+venv: $(READY)  ## make .venv with the pinned development environment
+
+$(READY): requirements-dev.txt pyproject.toml
+	@test -n "$(PYTHON)" || { echo "Python 3.11 or newer was not found: install it, or say 'make PYTHON=/path/to/python3'." >&2; exit 1; }
+	@"$(PYTHON)" -c 'import ensurepip, venv' 2>/dev/null || { echo "$(PYTHON) cannot make virtual environments (it lacks ensurepip): install python3-venv, or say 'make PYTHON=/path/to/python3'." >&2; exit 1; }
+	@test -x $(BIN)/python || "$(PYTHON)" -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --only-binary :all: -r requirements-dev.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	@touch $@
+
+servers: venv  ## install what the tests need to run PostgreSQL, Kafka and RabbitMQ
+	@tests/servers/install.sh
+
+check: venv  ## lint, formatting, types, import layers
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: venv  ## format and fix what can be fixed
+	$(BIN)/ruff check --fix --exit-zero --quiet .
+	$(BIN)/ruff format .
+
+test: check servers  ## everything: check, then all tests on real servers
+	$(BIN)/python -m pytest -n 2 --dist loadgroup
+
+test-fast: venv  ## tests that need no server, in seconds
+	$(BIN)/python -m pytest -n 2 -m "not server" $(wildcard tests/unit tests/conformance)
+
+demo: venv  ## the whole story with nothing installed
+	@$(BIN)/relay demo
+
+lock: venv  ## remake requirements-dev.txt from pyproject.toml
+	$(BIN)/python -m venv $(VENV)/lock
+	$(VENV)/lock/bin/pip install --quiet --disable-pip-version-check uv==$(UV_VERSION)
+	$(VENV)/lock/bin/uv pip compile --quiet --upgrade --universal --generate-hashes --no-emit-index-url --no-header \
+		--no-annotate --python-version 3.11 --all-extras --group dev pyproject.toml -o requirements-dev.txt
+
+clean:  ## remove what make made
+	rm -rf $(VENV) dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,52 @@
+#!/bin/sh
+# Installs what the tests need to run their servers without Docker: PostgreSQL, RabbitMQ, Java and the Kafka jars.
+# Does nothing where a Docker engine answers, and nothing the second time. PostgreSQL 18 comes with the Python environment.
+set -eu
+
+here=$(cd "$(dirname "$0")" && pwd)
+kafka="${XDG_CACHE_HOME:-$HOME/.cache}/outbox-relay/kafka-4.1.0"
+
+if command -v docker >/dev/null && timeout 10 docker info >/dev/null 2>&1; then
+    exit 0
+fi
+
+have_postgres() { ls /usr/lib/postgresql/*/bin/postgres >/dev/null 2>&1; }
+have_rabbitmq() { test -x /usr/lib/rabbitmq/bin/rabbitmq-server; }
+
+packages=""
+have_postgres || packages="$packages postgresql"
+have_rabbitmq || packages="$packages rabbitmq-server"
+command -v java >/dev/null || packages="$packages default-jre-headless"
+test -d "$kafka" || command -v mvn >/dev/null || packages="$packages maven"
+
+if [ -n "$packages" ]; then
+    if [ "$(id -u)" != 0 ] || ! command -v apt-get >/dev/null; then
+        echo "Tests on these servers will be skipped; to run them, install:$packages (or start Docker)." >&2
+    else
+        # A package's own service must not start: the tests run their own, on free ports, and end them.
+        policy=/usr/sbin/policy-rc.d
+        if [ ! -e $policy ]; then
+            printf '#!/bin/sh\nexit 101\n' >$policy
+            chmod +x $policy
+            trap 'rm -f /usr/sbin/policy-rc.d' EXIT
+        fi
+        # The distribution's package would otherwise make a cluster that nobody uses.
+        mkdir -p /etc/postgresql-common/createcluster.d
+        echo "create_main_cluster = false" >/etc/postgresql-common/createcluster.d/outbox-relay-tests.conf
+        echo "Installing$packages" >&2
+        export DEBIAN_FRONTEND=noninteractive
+        # shellcheck disable=SC2086
+        { apt-get update -q && apt-get install -q -y --no-install-recommends $packages; } >/tmp/outbox-relay-apt.log 2>&1 ||
+            { tail -n 20 /tmp/outbox-relay-apt.log >&2; exit 1; }
+        rm -f /tmp/outbox-relay-apt.log
+    fi
+fi
+
+if [ ! -d "$kafka" ] && command -v mvn >/dev/null; then
+    echo "Downloading Apache Kafka to $kafka" >&2
+    mkdir -p "$(dirname "$kafka")"
+    part=$(mktemp -d "$kafka.XXXXXX")
+    mvn -q -B -f "$here/kafka/pom.xml" dependency:copy-dependencies -DoutputDirectory="$part"
+    chmod 755 "$part"
+    mv -T "$part" "$kafka" 2>/dev/null || rm -rf "$part"
+fi

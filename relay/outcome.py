@@ -1,0 +1,56 @@
+"""What became of an event that was handed to a publisher, and the publisher's seam.
+
+Outcomes are values, never exceptions. Pure: nothing here does I/O.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol, TypeAlias
+
+from relay.event import Event
+
+Scope: TypeAlias = Literal["event", "destination", "broker", "settings"]
+
+
+@dataclass(frozen=True, slots=True)
+class Delivered:
+    """The broker has taken responsibility for the event."""
+
+    receipt: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Unconfirmed:
+    """The broker may or may not have the event: publish it again.
+
+    Only scope `event` is held against the event as an attempt. `destination` and `broker` say that
+    others would fare no better now; `settings` that nothing will until somebody changes them.
+    """
+
+    reason: str
+    scope: Scope = "event"
+    retry_after: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """This event can never be accepted."""
+
+    reason: str
+
+
+Outcome: TypeAlias = Delivered | Unconfirmed | Refused
+
+
+class Publisher(Protocol):
+    """Where events go. Called from one thread at a time."""
+
+    def publish(self, events: Sequence[Event], deadline: float) -> Sequence[Outcome]:
+        """Publish and wait; one outcome per event, in the same order, by `deadline` (monotonic).
+
+        After an event that is not Delivered, no later event of the same key in the same call may
+        be reported Delivered.
+        """
+
+    def close(self) -> None:
+        """Let go of connections and threads, within a few seconds, whatever the broker does."""

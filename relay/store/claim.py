@@ -1,0 +1,314 @@
+"""Claims runs of due events, per key from its head, under bucket locks.
+
+Guarantees: of a key with a live lease nothing is claimed; a claim takes the head of a lane and the
+due rows directly behind it, never past one that is not due. Two statements, because the second one's
+snapshot must be younger than the locks that the first one takes.
+
+A claim touches pending rows only. If it changed fewer rows than it chose, somebody wrote without the
+bucket's lock: it rolls back and the next claim looks again.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from psycopg import Connection, sql
+from psycopg.pq import TransactionStatus
+
+from relay.errors import Overtaken
+from relay.event import Event
+from relay.scan import Scan
+from relay.store.connection import Table
+from relay.store.sqltext import fill, regclass
+
+# Each locked bucket is an entry in the lock table that all sessions of the server share.
+BUCKETS_PER_CLAIM = 64
+LATER_ROWS_PER_CLAIM = 256
+
+FRESH = "o.completed_at IS NULL AND o.available_at <= o.created_at"
+LATER = "o.completed_at IS NULL AND o.available_at > o.created_at"
+_DUE = "(o.status = 'pending' AND o.available_at <= now())"
+# What the payload will weigh in memory, without unpacking those that are stored as they are.
+_BYTES = (
+    "CASE WHEN pg_column_compression(o.payload) IS NULL THEN pg_column_size(o.payload)"
+    " ELSE octet_length(o.payload::text) END"
+)
+
+# Which buckets have fresh rows (a loose scan: one probe each, from :start and around), which keys
+# have waited long enough, and which of these buckets nobody else is claiming from.
+LOCK = """
+WITH RECURSIVE ahead(b) AS (
+  (SELECT o.partition_bucket FROM {outbox} o WHERE {FRESH} AND o.partition_bucket >= %(start)s
+   ORDER BY o.partition_bucket LIMIT 1)
+  UNION ALL
+  SELECT n.b FROM ahead CROSS JOIN LATERAL (
+    SELECT o.partition_bucket AS b FROM {outbox} o WHERE {FRESH} AND o.partition_bucket > ahead.b
+    ORDER BY o.partition_bucket LIMIT 1) n),
+behind(b) AS (
+  (SELECT o.partition_bucket FROM {outbox} o WHERE {FRESH} AND o.partition_bucket < %(start)s
+   ORDER BY o.partition_bucket LIMIT 1)
+  UNION ALL
+  SELECT n.b FROM behind CROSS JOIN LATERAL (
+    SELECT o.partition_bucket AS b FROM {outbox} o
+    WHERE {FRESH} AND o.partition_bucket > behind.b AND o.partition_bucket < %(start)s
+    ORDER BY o.partition_bucket LIMIT 1) n),
+fresh AS MATERIALIZED (
+  SELECT a.b, row_number() OVER () AS i
+  FROM (SELECT b FROM ahead UNION ALL SELECT b FROM behind) a LIMIT %(buckets)s),
+later AS MATERIALIZED (
+  SELECT o.available_at, o.id, o.partition_bucket AS b, o.partition_key AS k FROM {outbox} o
+  WHERE {LATER} AND o.available_at <= now() AND (o.available_at, o.id) > (%(later_at)s, %(later_id)s)
+  ORDER BY o.available_at, o.id LIMIT %(later_rows)s),
+locked AS MATERIALIZED (
+  SELECT w.b FROM (
+    SELECT b FROM fresh UNION SELECT b FROM (SELECT DISTINCT b FROM later LIMIT %(buckets)s) l) w
+  WHERE pg_try_advisory_xact_lock(%(namespace)s, w.b))
+SELECT (SELECT array_agg(b ORDER BY i) FROM fresh) AS fresh,
+       (SELECT array_agg(b) FROM locked) AS locked,
+       array_agg(b) AS later_buckets, array_agg(k) AS later_keys,
+       max(available_at) AS last_at, (array_agg(id ORDER BY available_at DESC, id DESC))[1] AS last_id
+FROM later
+"""
+
+# Candidates are keys: first those whose wait is over, then fresh ones by a loose scan of each bucket
+# behind its cursor. The head decides; a run is cut at the first row that is not due or of another
+# class of losses, at the rows and at the bytes of one claim. A head that was tried before goes alone.
+CLAIM = """
+WITH busy AS MATERIALIZED (
+  SELECT DISTINCT u.k FROM {leases} l CROSS JOIN LATERAL unnest(l.buckets, l.keys) u(b, k)
+  WHERE u.b = ANY(%(locked)s::int[])),
+waited AS MATERIALIZED (
+  SELECT DISTINCT u.b, u.k FROM unnest(%(later_buckets)s::int[], %(later_keys)s::text[]) u(b, k)
+  WHERE u.b = ANY(%(locked)s::int[])),
+found AS (
+  SELECT 0 AS i, 0 AS n, w.b, w.k COLLATE "C" AS k, h.id, h.due, h.attempts, h.losses FROM waited w
+  LEFT JOIN LATERAL (
+    SELECT o.id, {DUE} AS due, o.attempts, o.losses FROM {outbox} o
+    WHERE {FRESH} AND o.partition_bucket = w.b AND o.partition_key = w.k ORDER BY o.id LIMIT 1) h ON true
+  UNION ALL
+  SELECT x.i::int, h.n, x.b, h.k, h.id, h.due, h.attempts, h.losses
+  FROM unnest(%(fresh)s::int[], %(cursors)s::text[]) WITH ORDINALITY x(b, after, i)
+  CROSS JOIN LATERAL (
+    WITH RECURSIVE step AS (
+      (SELECT o.partition_key AS k, o.id, {DUE} AS due, o.attempts, o.losses, 1 AS n FROM {outbox} o
+       WHERE {FRESH} AND o.partition_bucket = x.b AND o.partition_key > x.after
+       ORDER BY o.partition_key, o.id LIMIT 1)
+      UNION ALL
+      SELECT s.k, s.id, s.due, s.attempts, s.losses, step.n + 1 FROM step CROSS JOIN LATERAL (
+        SELECT o.partition_key AS k, o.id, {DUE} AS due, o.attempts, o.losses FROM {outbox} o
+        WHERE {FRESH} AND o.partition_bucket = x.b AND o.partition_key > step.k
+        ORDER BY o.partition_key, o.id LIMIT 1) s
+      WHERE step.n < %(keys)s)
+    SELECT * FROM step WHERE NOT EXISTS (SELECT FROM waited w WHERE w.k = step.k)) h),
+heads AS (
+  SELECT f.i, f.n, f.b, f.k, NOT EXISTS (SELECT FROM busy WHERE busy.k = f.k)
+           AND CASE WHEN l.id IS NULL THEN f.due ELSE l.due END AS free,
+         CASE WHEN l.id IS NULL THEN f.attempts ELSE l.attempts END AS attempts,
+         CASE WHEN l.id IS NULL THEN f.losses ELSE l.losses END AS losses
+  FROM found f LEFT JOIN LATERAL (
+    SELECT o.id, {DUE} AS due, o.attempts, o.losses FROM {outbox} o
+    WHERE {LATER} AND o.partition_bucket = f.b AND o.partition_key = f.k AND (f.id IS NULL OR o.id < f.id)
+    ORDER BY o.id LIMIT 1) l ON true),
+chosen AS (
+  SELECT h.i, h.n, h.b, h.k, h.free, h.losses, run.tid, run.id, run.bytes
+  FROM heads h LEFT JOIN LATERAL (
+    SELECT r.tid, r.id, r.bytes FROM (
+      SELECT e.tid, e.id, e.bytes,
+             bool_and(e.due AND e.losses BETWEEN %(losses_from)s AND %(losses_to)s)
+               OVER (ORDER BY e.id ROWS UNBOUNDED PRECEDING) AS due
+      FROM (
+        (SELECT o.ctid AS tid, o.id, {DUE} AS due, o.losses, {BYTES} AS bytes FROM {outbox} o
+         WHERE h.free AND h.losses BETWEEN %(losses_from)s AND %(losses_to)s
+           AND {FRESH} AND o.partition_bucket = h.b AND o.partition_key = h.k
+         ORDER BY o.id LIMIT CASE WHEN h.attempts > 0 THEN 1 ELSE %(rows)s END)
+        UNION ALL
+        (SELECT o.ctid, o.id, {DUE}, o.losses, {BYTES} FROM {outbox} o
+         WHERE h.free AND h.losses BETWEEN %(losses_from)s AND %(losses_to)s
+           AND {LATER} AND o.partition_bucket = h.b AND o.partition_key = h.k
+         ORDER BY o.id LIMIT CASE WHEN h.attempts > 0 THEN 1 ELSE %(rows)s END)
+      ) e) r
+    WHERE r.due ORDER BY r.id LIMIT CASE WHEN h.attempts > 0 THEN 1 ELSE %(rows)s END) run ON true
+  LIMIT %(rows)s),
+weighed AS MATERIALIZED (
+  SELECT c.*, coalesce(sum(c.bytes) OVER (ROWS UNBOUNDED PRECEDING) - coalesce(c.bytes, 0), 0) AS before
+  FROM chosen c),
+cut AS MATERIALIZED (SELECT * FROM weighed WHERE before < %(bytes)s),
+lease AS MATERIALIZED (SELECT nextval({generation_name}) AS generation, clock_timestamp() AS at
+  WHERE EXISTS (SELECT FROM cut WHERE tid IS NOT NULL)),
+taken AS (
+  UPDATE {outbox} o SET status = 'processing', claimed_by = %(worker)s, claimed_at = lease.at,
+         lease_generation = lease.generation, attempts = o.attempts + 1,
+         lease_expires_at = lease.at + %(lease_seconds)s * interval '1 second'
+  FROM lease
+  -- no test of completed_at here: it would let the planner leave the TID scan
+  WHERE o.ctid = ANY(ARRAY(SELECT tid FROM cut WHERE tid IS NOT NULL)) AND o.status = 'pending'
+  RETURNING o.ctid AS tid, o.id, o.partition_bucket, o.partition_key, o.idempotency_key, o.event_type,
+            {DESTINATION} AS destination, convert_to(o.payload::text, 'UTF8') AS payload, o.headers, o.created_at,
+            o.lease_generation, o.attempts, o.max_attempts, o.claimed_at, o.lease_expires_at),
+written AS (
+  INSERT INTO {leases} (generation, claimed_by, claimed_at, expires_at, size, buckets, keys, firsts, lasts)
+  SELECT max(r.generation), %(worker)s, max(r.at), max(r.until), sum(r.n),
+         array_agg(r.b), array_agg(r.k), array_agg(r.first), array_agg(r.last)
+  FROM (SELECT partition_bucket AS b, partition_key AS k, min(id) AS first, max(id) AS last, count(*) AS n,
+               max(lease_generation) AS generation, max(claimed_at) AS at, max(lease_expires_at) AS until
+        FROM taken GROUP BY partition_bucket, partition_key) r
+  HAVING count(*) > 0)
+SELECT NULL::bigint AS position, NULL::text AS key, NULL::text AS event_id, NULL::text AS event_type,
+       NULL::text AS destination, NULL::bytea AS payload,
+       (SELECT jsonb_build_object(
+          'chosen', count(tid), 'seen', (SELECT count(*) FROM weighed), 'cut', (SELECT count(*) FROM weighed) > count(*),
+          'lost_once', count(*) FILTER (WHERE free AND tid IS NULL AND losses = 1),
+          'lost_more', count(*) FILTER (WHERE free AND tid IS NULL AND losses > 1),
+          'tids', (SELECT array_agg(tid ORDER BY id)::text FROM taken),
+          'buckets', (SELECT coalesce(jsonb_agg(jsonb_build_array(c.b, c.k, c.n) ORDER BY c.i), '[]') FROM (
+             SELECT i, b, max(k) AS k, max(n) AS n FROM cut WHERE i > 0 GROUP BY i, b) c)) FROM cut) AS headers,
+       NULL::timestamptz AS created_at, NULL::bigint AS generation, NULL::int AS attempt, NULL::int AS max_attempts
+UNION ALL
+SELECT id, partition_key, idempotency_key, event_type, destination, payload, headers, created_at,
+       lease_generation, attempts, max_attempts FROM taken
+"""
+
+
+@dataclass(frozen=True)
+class Claim:
+    """Events of one lease, in `position` order."""
+
+    generation: int
+    events: list[Event]
+    tids: str  # where the rows are, for the settle; opaque
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What one claim may take. Only heads that lost their lease `losses` times are taken."""
+
+    rows: int
+    bytes: int
+    losses: tuple[int, int] = (0, 0)
+
+
+@dataclass(frozen=True)
+class Look:
+    """What one claim saw, beside the events it took."""
+
+    claim: Claim | None
+    buckets: int  # that had live rows; a whole lap when fewer than BUCKETS_PER_CLAIM
+    lost_once: int = 0  # heads left alone because they lost a lease before
+    lost_more: int = 0
+
+
+class Claiming:
+    """The claim statements of one outbox, for one worker."""
+
+    def __init__(self, table: Table, worker: str, destination: str, lease_seconds: float) -> None:
+        words = {
+            "FRESH": FRESH,
+            "LATER": LATER,
+            "DUE": _DUE,
+            "BYTES": _BYTES,
+            "DESTINATION": destination_expression(destination),
+            "generation_name": regclass(table.name, "generation"),
+        }
+        self._lock = fill(LOCK, table.name, **words)
+        self._claim = fill(CLAIM, table.name, **words)
+        self._fixed: dict[str, Any] = {
+            "namespace": table.bucket_locks,
+            "worker": worker,
+            "lease_seconds": lease_seconds,
+        }
+
+    def claim(self, conn: Connection[Any], scan: Scan, limits: Limits) -> Look:
+        """Claim what is due, from where `scan` stands, and move it on.
+
+        The connection must be in autocommit mode: the transaction here is the claim's own.
+        """
+        conn.execute("BEGIN ISOLATION LEVEL READ COMMITTED")
+        try:
+            look = self._look(conn, scan, limits)
+            conn.execute("COMMIT")
+        except BaseException:
+            if not conn.broken and conn.info.transaction_status != TransactionStatus.IDLE:
+                conn.execute("ROLLBACK")
+            raise
+        return look
+
+    def _look(self, conn: Connection[Any], scan: Scan, limits: Limits) -> Look:
+        places = self._lock_buckets(conn, scan)
+        if not places.locked:
+            scan.advance(places.fresh, [], full=False, key_limit=limits.rows)
+            return Look(None, len(places.fresh))
+        looked = [bucket for bucket in places.fresh if bucket in places.locked]
+        rows = self._take(conn, scan, limits, places, looked)
+        header: dict[str, Any] = next(row for row in rows if row.position is None).headers  # type: ignore[assignment]
+        events = [row for row in rows if row.position is not None]
+        events.sort()
+        if len(events) != header["chosen"]:
+            raise Overtaken(f"a claim chose {header['chosen']} events but changed {len(events)}")
+        full = header["seen"] >= limits.rows or header["cut"]
+        scan.advance(looked, header["buckets"], full=full, key_limit=limits.rows)
+        claim = Claim(events[0].generation, events, header["tids"]) if events else None
+        return Look(claim, len(places.fresh), header["lost_once"], header["lost_more"])
+
+    def _lock_buckets(self, conn: Connection[Any], scan: Scan) -> "_Places":
+        row = (
+            conn.cursor(binary=True)
+            .execute(
+                self._lock,
+                self._fixed
+                | {
+                    "start": scan.start,
+                    "buckets": BUCKETS_PER_CLAIM,
+                    "later_at": scan.later[0],
+                    "later_id": scan.later[1],
+                    "later_rows": LATER_ROWS_PER_CLAIM,
+                },
+            )
+            .fetchone()
+        )
+        assert row is not None
+        fresh, locked, later_buckets, later_keys, last_at, last_id = row
+        waited = later_keys or []
+        scan.advance_later((last_at, last_id), full=len(waited) == LATER_ROWS_PER_CLAIM)
+        return _Places(fresh or [], frozenset(locked or []), later_buckets or [], waited)
+
+    def _take(
+        self, conn: Connection[Any], scan: Scan, limits: Limits, places: "_Places", looked: list[int]
+    ) -> list[Event]:
+        cursor = conn.cursor(binary=True, row_factory=_event_row)
+        return cursor.execute(
+            self._claim,
+            self._fixed
+            | {
+                "locked": list(places.locked),
+                "fresh": looked,
+                "cursors": [scan.after(bucket) for bucket in looked],
+                "later_buckets": places.later_buckets,
+                "later_keys": places.later_keys,
+                "keys": limits.rows,
+                "rows": limits.rows,
+                "bytes": limits.bytes,
+                "losses_from": limits.losses[0],
+                "losses_to": limits.losses[1],
+            },
+        ).fetchall()
+
+
+class _Places(NamedTuple):
+    fresh: list[int]
+    locked: frozenset[int]
+    later_buckets: list[int]
+    later_keys: list[str]
+
+
+def _event_row(cursor: Any) -> Callable[[Sequence[Any]], Event]:
+    return Event._make
+
+
+def destination_expression(template: str) -> str:
+    """SQL for an event's destination: the row's own, else the template with its fields filled in."""
+    default = sql.Literal(template).as_string(None)
+    if "{event_type}" in template:
+        default = f"replace({default}, '{{event_type}}', o.event_type)"
+    if "{key_type}" in template:
+        default = f"replace({default}, '{{key_type}}', split_part(o.partition_key, ':', 1))"
+    return f"coalesce(o.destination, {default})"

@@ -1,0 +1,78 @@
+"""Takes events back from leases that ran out and from workers that are gone.
+
+Its own transaction, one lease at a time or a few, skipping those that a settle holds at this moment.
+Claims never take over expired rows themselves: a zombie's settle could commit some of them meanwhile.
+
+A lost lease is counted on its events (`losses`): the first time they come back at once, after that
+with a delay. It is held against an event as an attempt only where the event was alone in its lease;
+in company nobody knows which one did it, and the claim isolates such events until one is alone.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from psycopg import Connection
+
+from relay.store.claim import FRESH, LATER
+from relay.store.connection import Table
+from relay.store.settle import RUNS
+from relay.store.sqltext import fill
+
+LEASES_PER_REAP = 20
+
+REAP = (
+    """
+WITH victim AS MATERIALIZED (
+  SELECT generation FROM {leases}
+  WHERE expires_at <= clock_timestamp() OR claimed_by = ANY(%(gone)s::text[])
+  ORDER BY generation LIMIT %(leases)s FOR UPDATE SKIP LOCKED),
+lost AS (
+  DELETE FROM {leases} WHERE generation = ANY(ARRAY(SELECT generation FROM victim))
+  RETURNING generation, size, buckets, keys, firsts, lasts),
+found AS MATERIALIZED (
+  SELECT l.generation, l.size, run.tid FROM lost l"""
+    + RUNS
+    + """),
+taken_back AS (
+  UPDATE {outbox} o SET
+    status = CASE WHEN f.size = 1 AND o.attempts >= o.max_attempts THEN %(exhausted)s ELSE 'pending' END::{status},
+    completed_at = CASE WHEN f.size = 1 AND o.attempts >= o.max_attempts AND %(exhausted)s = 'dead_letter'
+                   THEN clock_timestamp() END,
+    parked_at = CASE WHEN f.size = 1 AND o.attempts >= o.max_attempts THEN clock_timestamp() END,
+    available_at = CASE
+      WHEN f.size = 1 AND o.attempts >= o.max_attempts AND %(exhausted)s = 'failed' THEN 'infinity'
+      WHEN o.losses = 0 THEN o.available_at
+      ELSE clock_timestamp() + least(power(2, least(o.losses, 12)), 3600) * (0.5 + random() / 2) * interval '1 second' END,
+    attempts = o.attempts - CASE WHEN f.size = 1 THEN 0 ELSE 1 END,
+    losses = o.losses + 1,
+    last_error = 'lease lost: ' || o.claimed_by || ' vanished or took too long while publishing',
+    claimed_by = NULL, lease_expires_at = NULL
+  FROM found f WHERE o.ctid = f.tid AND o.status = 'processing' AND o.lease_generation = f.generation
+  RETURNING o.parked_at IS NOT NULL AS parked)
+SELECT (SELECT count(*) FROM lost), (SELECT coalesce(sum(size), 0) FROM lost),
+       count(*), count(*) FILTER (WHERE parked) FROM taken_back
+"""
+)
+
+
+@dataclass(frozen=True)
+class Reaped:
+    leases: int
+    expected: int
+    events: int
+    parked: int
+
+
+class Reaping:
+    def __init__(self, table: Table, on_exhausted: str) -> None:
+        self._reap = fill(REAP, table.name, FRESH=FRESH, LATER=LATER)
+        self._exhausted = "failed" if on_exhausted == "block" else "dead_letter"
+
+    def reap(self, conn: Connection[Any], gone: Sequence[str] = ()) -> Reaped:
+        """Take back a few leases that expired or belong to the workers `gone`."""
+        row = conn.execute(
+            self._reap, {"gone": list(gone), "leases": LEASES_PER_REAP, "exhausted": self._exhausted}
+        ).fetchone()
+        assert row is not None
+        return Reaped(*row)

@@ -1,0 +1,167 @@
+"""Records what became of a claim, once, under its fence.
+
+The lease row is the fence: a settle deletes it by generation and worker while it has not expired, and
+changes rows only through what that DELETE returned. One statement, all or nothing: with the lease
+gone, nothing is touched and LeaseLost says so.
+
+Rows are found where the claim left them. Where they have moved since (VACUUM FULL, an UPDATE by
+hand) the settle rolls back, locates them in their lanes and runs again.
+"""
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias
+
+from psycopg import Connection
+
+from relay.errors import LeaseLost, Overtaken
+from relay.store.claim import FRESH, LATER, Claim
+from relay.store.connection import Table
+from relay.store.sqltext import fill
+
+log = logging.getLogger(__name__)
+
+Completion: TypeAlias = Literal["keep", "delete", "archive"]
+Act: TypeAlias = Literal["complete", "retry", "dead_letter", "block", "release"]
+
+
+@dataclass(frozen=True, slots=True)
+class Settlement:
+    """What to do with one event of a claim. A release gives the attempt back."""
+
+    act: Act
+    error: str | None = None
+    delay: float = 0.0
+    receipt: str | None = None
+
+
+_FENCE = """
+lease AS (
+  DELETE FROM {leases} WHERE generation = %(generation)s AND claimed_by = %(worker)s
+    AND expires_at > clock_timestamp() RETURNING size),
+"""
+_MINE = "o.status = 'processing' AND o.lease_generation = %(generation)s AND o.claimed_by = %(worker)s"
+_COUNTS = "SELECT (SELECT size FROM lease), (SELECT count(*) FROM settled)"
+
+# Every event of the claim was delivered: the shape that nearly all settles have.
+_ALL = "ARRAY(SELECT unnest(%(tids)s::tid[]) FROM lease)"
+DELETE_ALL = (
+    "WITH" + _FENCE + "settled AS (DELETE FROM {outbox} o WHERE o.ctid = ANY(" + _ALL + ") AND {MINE} RETURNING 1)"
+) + _COUNTS
+
+# For keep, archive and every mix of outcomes: one entry per event of the claim, in position order.
+_EACH = """
+act AS MATERIALIZED (
+  SELECT u.* FROM lease CROSS JOIN LATERAL unnest(
+    %(tids)s::tid[], %(acts)s::text[], %(delays)s::float8[], %(errors)s::text[], %(receipts)s::text[]
+  ) u(tid, act, delay, error, receipt)),
+"""
+_OTHERS = """
+  UPDATE {outbox} o SET
+    status = CASE act.act WHEN 'complete' THEN 'completed' WHEN 'dead_letter' THEN 'dead_letter'
+             WHEN 'block' THEN 'failed' ELSE 'pending' END::{status},
+    completed_at = CASE WHEN act.act IN ('complete', 'dead_letter') THEN clock_timestamp() END,
+    parked_at = CASE WHEN act.act IN ('dead_letter', 'block') THEN clock_timestamp() END,
+    available_at = CASE act.act WHEN 'retry' THEN clock_timestamp() + act.delay * interval '1 second'
+                   WHEN 'block' THEN 'infinity' ELSE o.available_at END,
+    attempts = o.attempts - CASE act.act WHEN 'release' THEN 1 ELSE 0 END,
+    losses = CASE act.act WHEN 'release' THEN o.losses ELSE 0 END,
+    last_error = coalesce(act.error, o.last_error), receipt = act.receipt,
+    claimed_by = CASE WHEN act.act IN ('retry', 'release') THEN NULL ELSE o.claimed_by END, lease_expires_at = NULL
+  FROM act WHERE o.ctid = act.tid AND {MINE} {ONLY} RETURNING 1
+"""
+KEEP = "WITH" + _FENCE + _EACH + "settled AS (" + _OTHERS.replace("{ONLY}", "") + ")" + _COUNTS
+_EXCEPT_COMPLETE = "AND act.act <> 'complete'"
+DELETE = (
+    "WITH"
+    + _FENCE
+    + _EACH
+    + """
+gone AS (DELETE FROM {outbox} o USING act WHERE o.ctid = act.tid AND act.act = 'complete' AND {MINE} RETURNING 1),
+others AS ("""
+    + _OTHERS.replace("{ONLY}", _EXCEPT_COMPLETE)
+    + """),
+settled AS (SELECT FROM gone UNION ALL SELECT FROM others)
+"""
+    + _COUNTS
+)
+ARCHIVE = (
+    "WITH"
+    + _FENCE
+    + _EACH
+    + """
+gone AS (
+  DELETE FROM {outbox} o USING act WHERE o.ctid = act.tid AND act.act = 'complete' AND {MINE}
+  RETURNING o.*, act.receipt AS given),
+archived AS (
+  INSERT INTO {archive} ({COLUMNS}, status, completed_at, receipt)
+  SELECT {COLUMNS}, 'completed', clock_timestamp(), given FROM gone),
+others AS ("""
+    + _OTHERS.replace("{ONLY}", _EXCEPT_COMPLETE)
+    + """),
+settled AS (SELECT FROM gone UNION ALL SELECT FROM others)
+"""
+    + _COUNTS
+)
+_COLUMNS = (
+    "id, created_at, available_at, partition_bucket, attempts, max_attempts, losses, partition_key, event_type,"
+    " idempotency_key, destination, lease_generation, claimed_at, parked_at, claimed_by, last_error, headers, payload"
+)
+
+# The rows of a lease, by their lanes. Used where they are not where the claim left them.
+RUNS = """
+  CROSS JOIN LATERAL unnest(l.buckets, l.keys, l.firsts, l.lasts) u(b, k, first, last)
+  CROSS JOIN LATERAL (
+    SELECT o.ctid AS tid, o.id FROM {outbox} o WHERE {FRESH} AND o.partition_bucket = u.b AND o.partition_key = u.k
+      AND o.id BETWEEN u.first AND u.last AND o.status = 'processing' AND o.lease_generation = l.generation
+    UNION ALL
+    SELECT o.ctid, o.id FROM {outbox} o WHERE {LATER} AND o.partition_bucket = u.b AND o.partition_key = u.k
+      AND o.id BETWEEN u.first AND u.last AND o.status = 'processing' AND o.lease_generation = l.generation) run
+"""
+LOCATE = "SELECT array_agg(run.tid ORDER BY run.id)::text FROM {leases} l" + RUNS + "WHERE l.generation = %s"
+
+
+class Settling:
+    """The settle statements of one outbox, for one worker."""
+
+    def __init__(self, table: Table, worker: str, completion: Completion) -> None:
+        words = {"FRESH": FRESH, "LATER": LATER, "MINE": _MINE, "COLUMNS": _COLUMNS}
+        each = {"keep": KEEP, "delete": DELETE, "archive": ARCHIVE}[completion]
+        self._each = fill(each, table.name, **words)
+        self._delete_all = fill(DELETE_ALL, table.name, **words) if completion == "delete" else None
+        self._locate = fill(LOCATE, table.name, **words)
+        self._worker = worker
+
+    def settle(self, conn: Connection[Any], claim: Claim, settlements: Sequence[Settlement]) -> None:
+        """Record one settlement per event of the claim, in the same order; LeaseLost if it is too late."""
+        if len(settlements) != len(claim.events):
+            raise ValueError(f"{len(settlements)} settlements for {len(claim.events)} events")
+        statement, parameters = self._statement(claim, settlements)
+        try:
+            self._run(conn, statement, parameters | {"tids": claim.tids})
+        except Overtaken as moved:
+            log.warning("%s; looking for them again", moved)
+            row = conn.execute(self._locate, [claim.generation]).fetchone()
+            self._run(conn, statement, parameters | {"tids": row[0] if row else None})
+
+    def _statement(self, claim: Claim, settlements: Sequence[Settlement]) -> tuple[str, dict[str, Any]]:
+        fence = {"generation": claim.generation, "worker": self._worker}
+        if self._delete_all is not None and all(s.act == "complete" for s in settlements):
+            return self._delete_all, fence
+        return self._each, fence | {
+            "acts": [s.act for s in settlements],
+            "delays": [s.delay for s in settlements],
+            "errors": [s.error for s in settlements],
+            "receipts": [s.receipt for s in settlements],
+        }
+
+    def _run(self, conn: Connection[Any], statement: str, parameters: dict[str, Any]) -> None:
+        with conn.transaction():
+            row = conn.execute(statement, parameters).fetchone()
+            assert row is not None
+            size, changed = row
+            if size is None:
+                raise LeaseLost(f"the lease of generation {parameters['generation']} is gone")
+            if changed != size:
+                raise Overtaken(f"a settle of {size} events found {changed} of them in place")

@@ -1,0 +1,158 @@
+-- The outbox and its side tables. See docs/architecture.md for the life of a row.
+-- {{name}} places are filled with quoted identifiers that carry the outbox's own name.
+
+CREATE TYPE {status} AS ENUM ('pending', 'processing', 'completed', 'dead_letter', 'failed');
+
+-- Time-ordered ids: native where the server has them (18 and later), built here elsewhere.
+DO $do$
+BEGIN
+  IF current_setting('server_version_num')::int >= 180000 THEN
+    CREATE FUNCTION {new_event_id}() RETURNS text LANGUAGE sql VOLATILE PARALLEL SAFE
+      AS 'SELECT pg_catalog.uuidv7()::text';
+  ELSE
+    CREATE FUNCTION {new_event_id}() RETURNS text LANGUAGE sql VOLATILE PARALLEL SAFE
+      -- A random (v4) uuid whose first 48 bits are replaced by milliseconds and whose version nibble 0100 becomes 0111.
+      AS $fn$
+        SELECT encode(set_bit(set_bit(overlay(uuid_send(gen_random_uuid())
+                 PLACING substring(int8send((extract(epoch FROM clock_timestamp()) * 1000)::bigint) FROM 3)
+                 FROM 1 FOR 6), 52, 1), 53, 1), 'hex')::uuid::text
+      $fn$;
+  END IF;
+END $do$;
+
+CREATE TABLE {outbox} (
+  id               bigint GENERATED ALWAYS AS IDENTITY (CACHE 1),
+  created_at       timestamptz NOT NULL DEFAULT now(),
+  available_at     timestamptz NOT NULL DEFAULT now(),
+  partition_bucket int NOT NULL GENERATED ALWAYS AS ((hashtextextended(partition_key, 0) & 1023)::int) STORED,
+  status           {status} NOT NULL DEFAULT 'pending',
+  attempts         int NOT NULL DEFAULT 0,
+  max_attempts     int NOT NULL DEFAULT 5,
+  losses           int NOT NULL DEFAULT 0,
+  partition_key    text COLLATE "C" NOT NULL,
+  event_type       text COLLATE "C" NOT NULL,
+  idempotency_key  text COLLATE "C" NOT NULL DEFAULT {new_event_id}(),
+  destination      text,
+  lease_generation bigint,
+  claimed_at       timestamptz,
+  lease_expires_at timestamptz,
+  completed_at     timestamptz,
+  parked_at        timestamptz,
+  claimed_by       text,
+  last_error       text,
+  receipt          text,
+  headers          jsonb,
+  payload          jsonb NOT NULL,
+
+  CONSTRAINT {c_event_id} PRIMARY KEY (idempotency_key),
+  CONSTRAINT {c_lengths} CHECK (
+    octet_length(partition_key) BETWEEN 1 AND 255
+    AND octet_length(event_type) BETWEEN 1 AND 255
+    AND octet_length(idempotency_key) BETWEEN 1 AND 255
+    AND octet_length(destination) BETWEEN 1 AND 2048),
+  CONSTRAINT {c_headers} CHECK (
+    jsonb_typeof(headers) = 'object' AND NOT jsonb_path_exists(headers, '$.* ? (@.type() != "string")')),
+  CONSTRAINT {c_attempts} CHECK (attempts >= 0 AND max_attempts >= 1 AND losses >= 0),
+  -- The state machine: which columns each status must and must not carry.
+  CONSTRAINT {c_state} CHECK (CASE status
+    WHEN 'pending' THEN claimed_by IS NULL AND lease_expires_at IS NULL AND completed_at IS NULL AND parked_at IS NULL
+    WHEN 'processing' THEN claimed_by IS NOT NULL AND lease_expires_at IS NOT NULL AND claimed_at IS NOT NULL
+      AND lease_generation IS NOT NULL AND attempts >= 1 AND completed_at IS NULL AND parked_at IS NULL
+    WHEN 'completed' THEN completed_at IS NOT NULL AND parked_at IS NULL AND lease_expires_at IS NULL
+    WHEN 'dead_letter' THEN completed_at IS NOT NULL AND parked_at IS NOT NULL AND lease_expires_at IS NULL
+    WHEN 'failed' THEN completed_at IS NULL AND parked_at IS NOT NULL AND lease_expires_at IS NULL
+    END)
+) WITH (
+  -- A claim rewrites whole pages: with less than half of each page free its updates stop being HOT.
+  fillfactor = 45,
+  autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 5000,
+  autovacuum_vacuum_insert_scale_factor = 0.2, autovacuum_analyze_scale_factor = 0.05,
+  autovacuum_vacuum_cost_delay = 0
+);
+
+-- No index column or predicate below may name what a claim changes (status, claimed_*, lease_*, attempts):
+-- claims are HOT updates because of that. The live rows of a key are its lane. Rows that wait or have waited
+-- (delayed, retried, failed) sit in an index of their own, so that any number of them costs the others nothing.
+CREATE INDEX {i_fresh} ON {outbox} (partition_bucket, partition_key, id)
+  WHERE completed_at IS NULL AND available_at <= created_at;
+CREATE INDEX {i_later} ON {outbox} (partition_bucket, partition_key, id)
+  WHERE completed_at IS NULL AND available_at > created_at;
+CREATE INDEX {i_due} ON {outbox} (available_at, id)
+  WHERE completed_at IS NULL AND available_at > created_at;
+CREATE INDEX {i_parked} ON {outbox} (parked_at) WHERE parked_at IS NOT NULL;
+-- Follows the order in which rows complete: finds what retention may prune at next to no cost to the settle.
+CREATE INDEX {i_completed} ON {outbox} USING brin (completed_at) WITH (pages_per_range = 32, autosummarize = on)
+  WHERE completed_at IS NOT NULL;
+
+-- One row per claim: the fence. Settling deletes it; whoever deletes it may change its rows.
+CREATE SEQUENCE {generation} AS bigint CACHE 1;
+CREATE TABLE {leases} (
+  generation bigint PRIMARY KEY,
+  claimed_by text NOT NULL,
+  claimed_at timestamptz NOT NULL,
+  expires_at timestamptz NOT NULL,
+  size       int NOT NULL CHECK (size > 0),
+  -- Its runs, one entry per key: where the reaper finds the rows, and which keys are in flight.
+  buckets    int[] NOT NULL,
+  keys       text[] COLLATE "C" NOT NULL,
+  firsts     bigint[] NOT NULL,
+  lasts      bigint[] NOT NULL
+) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 500, autovacuum_vacuum_cost_delay = 0,
+        toast.autovacuum_vacuum_scale_factor = 0, toast.autovacuum_vacuum_threshold = 2000,
+        toast.autovacuum_vacuum_cost_delay = 0);
+
+-- Short-lived rows: compressing them costs more than it saves.
+ALTER TABLE {leases} ALTER keys SET STORAGE EXTERNAL, ALTER buckets SET STORAGE EXTERNAL,
+  ALTER firsts SET STORAGE EXTERNAL, ALTER lasts SET STORAGE EXTERNAL;
+
+CREATE TABLE {archive} (LIKE {outbox});
+CREATE INDEX {i_archive_id} ON {archive} (idempotency_key);
+CREATE INDEX {i_archive_completed} ON {archive} USING brin (completed_at) WITH (pages_per_range = 32, autosummarize = on);
+
+CREATE TABLE {workers} (
+  id           text PRIMARY KEY,
+  status       text NOT NULL CHECK (status IN ('alive', 'draining', 'dead')),
+  last_seen_at timestamptz NOT NULL DEFAULT now(),
+  started_at   timestamptz NOT NULL DEFAULT now(),
+  metadata     jsonb NOT NULL DEFAULT '{{}}'
+) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 200);
+
+CREATE TABLE {pauses} (
+  scope      text NOT NULL CHECK (scope IN ('all', 'destination', 'event_type', 'key')),
+  value      text COLLATE "C" NOT NULL,
+  origin     text NOT NULL CHECK (origin IN ('operator', 'breaker')),
+  reason     text NOT NULL,
+  paused_by  text NOT NULL,
+  paused_at  timestamptz NOT NULL DEFAULT now(),
+  until      timestamptz,
+  PRIMARY KEY (scope, value, origin)
+);
+
+CREATE TABLE {audit} (
+  id         bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+  at         timestamptz NOT NULL DEFAULT now(),
+  actor      text NOT NULL,
+  action     text NOT NULL,
+  event_id   text,
+  details    jsonb NOT NULL DEFAULT '{{}}'
+);
+
+-- Writers notify only while some relay sleeps: NOTIFY takes a lock at commit that all writers share.
+CREATE TABLE {wake} (
+  only_row     boolean PRIMARY KEY DEFAULT true CHECK (only_row),
+  asleep_until timestamptz NOT NULL DEFAULT '-infinity'
+) WITH (fillfactor = 10, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 200);
+INSERT INTO {wake} DEFAULT VALUES;
+
+-- SECURITY DEFINER: the writer's role may only INSERT into the outbox.
+CREATE FUNCTION {wake_relays}() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER
+  SET search_path = pg_catalog, pg_temp
+  AS $fn$
+BEGIN
+  IF EXISTS (SELECT FROM {wake} WHERE asleep_until > clock_timestamp()) THEN
+    PERFORM pg_notify('relay_wake_' || TG_RELID, '');
+  END IF;
+  RETURN NULL;
+END $fn$;
+CREATE TRIGGER {wake_relays_trigger} AFTER INSERT ON {outbox}
+  FOR EACH STATEMENT EXECUTE FUNCTION {wake_relays}();

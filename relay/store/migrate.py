@@ -24,6 +24,7 @@ from relay.store.connection import connect
 from relay.store.sqltext import fill, fill_inbox
 
 OLDEST_SERVER = 150000
+DEFAULT_TABLE = TableName(None, "outbox")
 INBOX_TABLE = "inbox_dedupe"
 # Any number will do, as long as every migration of every outbox in a database takes the same.
 MIGRATION_LOCK = int.from_bytes(b"relaymig")
@@ -65,7 +66,9 @@ class _Part:
         return migrations(self.component)
 
 
-def migrate(database: str | Connection[Any], table: TableName, *, dry_run: bool = False) -> list[Applied]:
+def migrate(
+    database: str | Connection[Any], table: TableName = DEFAULT_TABLE, *, dry_run: bool = False
+) -> list[Applied]:
     """Bring the tables up to this program's version; what was applied, oldest first.
 
     A dry run runs everything and takes it back. On a connection that is inside a transaction the

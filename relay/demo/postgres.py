@@ -182,9 +182,7 @@ class PostgresServer:
         data = self._path("data")
         fixed = ["--username=postgres", "--encoding=UTF8", "--no-locale", "--no-sync"]
         with self._path("initdb.log").open("wb") as log:
-            initdb = self._spawn(
-                [str(self.bin_dir / "initdb"), *fixed, *arguments, f"--pgdata={data}"], log
-            )
+            initdb = self._spawn([str(self.bin_dir / "initdb"), *fixed, *arguments, f"--pgdata={data}"], log)
             code = initdb.wait()
         if code != 0:
             output = self._path("initdb.log").read_text(errors="replace")
@@ -241,9 +239,7 @@ class PostgresServer:
         for base in (tempfile.gettempdir(), "/tmp", "/var/tmp"):
             if all(_others_may(path, stat.S_IXOTH) for path in [Path(base), *Path(base).parents]):
                 return base
-        raise ServerError(
-            f"No temporary directory that the user {self._account.pw_name} may enter."
-        )
+        raise ServerError(f"No temporary directory that the user {self._account.pw_name} may enter.")
 
 
 def launch(

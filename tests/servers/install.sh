@@ -46,7 +46,7 @@ if [ ! -d "$kafka" ] && command -v mvn >/dev/null; then
     echo "Downloading Apache Kafka to $kafka" >&2
     mkdir -p "$(dirname "$kafka")"
     part=$(mktemp -d "$kafka.XXXXXX")
-    mvn -q -B -f "$here/kafka/pom.xml" dependency:copy-dependencies -DoutputDirectory="$part"
+    mvn -q -B -f "$here/kafka/pom.xml" dependency:copy-dependencies -DoutputDirectory="$part" -Dstyle.color=never
     chmod 755 "$part"
     mv -T "$part" "$kafka" 2>/dev/null || rm -rf "$part"
 fi

@@ -192,7 +192,8 @@ class Look:
     """What one claim saw, beside the events it took."""
 
     claim: Claim | None
-    buckets: int  # that had live rows; a whole lap when fewer than BUCKETS_PER_CLAIM
+    buckets: int  # that had fresh rows: all there are when fewer than BUCKETS_PER_CLAIM
+    skipped: int = 0  # of those, how many another worker was claiming from
     lost_once: int = 0  # heads left alone because they lost a lease before
     lost_more: int = 0
 
@@ -236,7 +237,7 @@ class Claiming:
         places = self._lock_buckets(conn, scan)
         if not places.locked:
             scan.advance(places.fresh, [], full=False, key_limit=limits.rows)
-            return Look(None, len(places.fresh))
+            return Look(None, len(places.fresh), len(places.fresh))
         looked = [bucket for bucket in places.fresh if bucket in places.locked]
         rows = self._take(conn, scan, limits, places, looked)
         header: dict[str, Any] = next(row for row in rows if row.position is None).headers  # type: ignore[assignment]
@@ -247,7 +248,8 @@ class Claiming:
         full = header["seen"] >= limits.rows or header["cut"]
         scan.advance(looked, header["buckets"], full=full, key_limit=limits.rows)
         claim = Claim(events[0].generation, events, header["tids"]) if events else None
-        return Look(claim, len(places.fresh), header["lost_once"], header["lost_more"])
+        skipped = len(places.fresh) - len(looked)
+        return Look(claim, len(places.fresh), skipped, header["lost_once"], header["lost_more"])
 
     def _lock_buckets(self, conn: Connection[Any], scan: Scan) -> "_Places":
         row = (

@@ -10,12 +10,12 @@ hand) the settle rolls back, locates them in their lanes and runs again.
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
 from psycopg import Connection
 
 from relay.errors import LeaseLost, Overtaken
+from relay.settlement import Settlement
 from relay.store.claim import FRESH, LATER, Claim
 from relay.store.connection import Table
 from relay.store.sqltext import fill
@@ -23,18 +23,6 @@ from relay.store.sqltext import fill
 log = logging.getLogger(__name__)
 
 Completion: TypeAlias = Literal["keep", "delete", "archive"]
-Act: TypeAlias = Literal["complete", "retry", "dead_letter", "block", "release"]
-
-
-@dataclass(frozen=True, slots=True)
-class Settlement:
-    """What to do with one event of a claim. A release gives the attempt back."""
-
-    act: Act
-    error: str | None = None
-    delay: float = 0.0
-    receipt: str | None = None
-
 
 _FENCE = """
 lease AS (
@@ -47,7 +35,11 @@ _COUNTS = "SELECT (SELECT size FROM lease), (SELECT count(*) FROM settled)"
 # Every event of the claim was delivered: the shape that nearly all settles have.
 _ALL = "ARRAY(SELECT unnest(%(tids)s::tid[]) FROM lease)"
 DELETE_ALL = (
-    "WITH" + _FENCE + "settled AS (DELETE FROM {outbox} o WHERE o.ctid = ANY(" + _ALL + ") AND {MINE} RETURNING 1)"
+    "WITH"
+    + _FENCE
+    + "settled AS (DELETE FROM {outbox} o WHERE o.ctid = ANY("
+    + _ALL
+    + ") AND {MINE} RETURNING 1)"
 ) + _COUNTS
 
 # For keep, archive and every mix of outcomes: one entry per event of the claim, in position order.

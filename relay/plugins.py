@@ -1,0 +1,34 @@
+"""Finds publishers by name, through the entry-point group `relay.publishers`.
+
+An entry point names a callable that takes the publisher's own settings as a mapping and returns a
+Publisher: `[kafka]` for `kafka`, `[publisher_options]` for a plugin of someone else's.
+"""
+
+from collections.abc import Callable, Mapping
+from difflib import get_close_matches
+from importlib.metadata import entry_points
+from typing import Any
+
+from relay.errors import SettingsError
+from relay.outcome import Publisher
+from relay.settings import Settings
+
+GROUP = "relay.publishers"
+
+
+def publisher_names() -> list[str]:
+    return sorted({entry.name for entry in entry_points(group=GROUP)})
+
+
+def find_publisher(name: str) -> Callable[[Mapping[str, Any]], Publisher]:
+    for entry in entry_points(group=GROUP, name=name):
+        factory: Callable[[Mapping[str, Any]], Publisher] = entry.load()
+        return factory
+    known = publisher_names()
+    near = get_close_matches(name, known, 1)
+    hint = f"did you mean '{near[0]}'?" if near else f"known are {', '.join(known)}"
+    raise SettingsError(f"publisher = '{name}' is not installed: {hint}")
+
+
+def make_publisher(settings: Settings) -> Publisher:
+    return find_publisher(settings.publisher)(settings.publisher_section())

@@ -1,0 +1,52 @@
+"""Sleeping until something was inserted, without making writers pay for it.
+
+A sleeping relay raises a flag that lasts a moment; the trigger on the outbox notifies only while the
+flag is up. The notification is a hint: a writer whose statement ran before the flag and whose commit
+came after the last look is missed, so every sleep is short.
+"""
+
+from time import monotonic
+from typing import Any
+
+from psycopg import Connection, sql
+
+from relay.store.connection import Table
+from relay.store.sqltext import fill
+
+FLAG_SECONDS = 2.0
+
+RAISE_FLAG = """
+UPDATE {wake} SET asleep_until = clock_timestamp() + %(seconds)s * interval '1 second'
+WHERE asleep_until < clock_timestamp() + %(seconds)s / 2 * interval '1 second'
+"""
+
+
+class Alarm:
+    """Wakes one relay. Uses the claimer's own connection while it has nothing to claim."""
+
+    def __init__(self, table: Table) -> None:
+        self._raise_flag = fill(RAISE_FLAG, table.name)
+        self._listen = sql.SQL("LISTEN {}").format(sql.Identifier(table.channel))
+        self._flag_until = 0.0
+
+    def listen(self, conn: Connection[Any]) -> None:
+        conn.execute(self._listen)
+
+    def arm(self, conn: Connection[Any]) -> bool:
+        """Raise the flag where needed; True: it was down, so look once more before sleeping."""
+        now = monotonic()
+        if now < self._flag_until:
+            return False
+        with conn.transaction():
+            # The flag may be lost in a crash of the server: nobody is asleep then.
+            conn.execute("SET LOCAL synchronous_commit = off")
+            conn.execute(self._raise_flag, {"seconds": FLAG_SECONDS})
+        self._flag_until = now + FLAG_SECONDS / 2
+        return True
+
+    def sleep(self, conn: Connection[Any], seconds: float) -> None:
+        """Until a writer notifies, or for `seconds`."""
+        for _ in conn.notifies(timeout=seconds, stop_after=1):
+            pass
+        for _ in conn.notifies(timeout=0):
+            pass

@@ -1,0 +1,76 @@
+"""The registry of workers: who is alive, and whose leases may be taken back.
+
+A worker holds a session lock on the connection it registered with. When its process dies the server
+drops the lock at once, and others see that within a second; one that is cut off or frozen is noticed
+by its heartbeat after `stale_seconds`. A worker that was declared dead finds out at its next heartbeat
+and must register anew under another id.
+"""
+
+from typing import Any
+
+from psycopg import Connection
+from psycopg.types.json import Jsonb
+
+from relay.store.connection import Table
+from relay.store.sqltext import fill
+
+REGISTER = """
+WITH held AS MATERIALIZED (SELECT pg_advisory_lock(%(namespace)s, hashtext(%(worker)s)))
+INSERT INTO {workers} (id, status, metadata) SELECT %(worker)s, 'alive', %(metadata)s FROM held
+"""
+HEARTBEAT = (
+    "UPDATE {workers} SET last_seen_at = clock_timestamp(), status = %s WHERE id = %s AND status <> 'dead'"
+)
+DEREGISTER = """
+DELETE FROM {workers} w WHERE w.id = %s AND NOT EXISTS (SELECT FROM {leases} l WHERE l.claimed_by = w.id)
+"""
+# Leases of workers that are not (or no longer) registered as living are up for grabs.
+BURY = """
+WITH buried AS (
+  UPDATE {workers} w SET status = 'dead' WHERE w.status <> 'dead' AND (
+    w.last_seen_at < clock_timestamp() - %(stale_seconds)s * interval '1 second'
+    OR NOT EXISTS (SELECT FROM pg_locks k WHERE k.locktype = 'advisory' AND k.granted AND k.objsubid = 2
+      AND k.database = (SELECT oid FROM pg_database WHERE datname = current_database())
+      AND k.classid = %(namespace)s::bigint::bit(32)::int8::oid AND k.objid = hashtext(w.id)::bigint::bit(32)::int8::oid))
+  RETURNING w.id),
+forgotten AS (
+  DELETE FROM {workers} w WHERE w.status = 'dead' AND w.last_seen_at < clock_timestamp() - interval '1 day'
+    AND NOT EXISTS (SELECT FROM {leases} l WHERE l.claimed_by = w.id))
+SELECT DISTINCT l.claimed_by FROM {leases} l
+WHERE NOT EXISTS (SELECT FROM {workers} w WHERE w.id = l.claimed_by AND w.status <> 'dead')
+   OR l.claimed_by IN (SELECT id FROM buried)
+"""
+OTHERS = "SELECT id, metadata FROM {workers} WHERE status <> 'dead'"
+
+
+class Registry:
+    def __init__(self, table: Table, stale_seconds: float) -> None:
+        self._namespace = table.worker_locks
+        self._stale_seconds = stale_seconds
+        self._register = fill(REGISTER, table.name)
+        self._heartbeat = fill(HEARTBEAT, table.name)
+        self._deregister = fill(DEREGISTER, table.name)
+        self._bury = fill(BURY, table.name)
+        self._others = fill(OTHERS, table.name)
+
+    def register(self, conn: Connection[Any], worker: str, metadata: dict[str, Any]) -> None:
+        """Register on the connection that will hold the worker's session lock."""
+        conn.execute(
+            self._register, {"namespace": self._namespace, "worker": worker, "metadata": Jsonb(metadata)}
+        )
+
+    def heartbeat(self, conn: Connection[Any], worker: str, status: str = "alive") -> bool:
+        """Say that the worker lives; False: others have declared it dead."""
+        return conn.execute(self._heartbeat, [status, worker]).rowcount == 1
+
+    def deregister(self, conn: Connection[Any], worker: str) -> None:
+        """Leave; an entry that some lease still names stays until that is taken back."""
+        conn.execute(self._deregister, [worker])
+
+    def bury(self, conn: Connection[Any]) -> list[str]:
+        """Declare the silent dead; the ids whose leases are to be taken back."""
+        parameters = {"namespace": self._namespace, "stale_seconds": self._stale_seconds}
+        return [row[0] for row in conn.execute(self._bury, parameters)]
+
+    def living(self, conn: Connection[Any]) -> dict[str, dict[str, Any]]:
+        return dict(conn.execute(self._others).fetchall())

@@ -1,0 +1,123 @@
+"""Claims while there is work, sleeps while there is none.
+
+Owns one connection. What it claims it hands to the publisher, waiting there when the worker has enough
+in flight: memory is bounded by the batches between here and the settler.
+"""
+
+import logging
+import threading
+from copy import deepcopy
+from time import monotonic
+from typing import Any
+
+from psycopg import Connection
+
+from relay.backoff import Rising
+from relay.errors import Overtaken
+from relay.metrics import Metrics
+from relay.scan import BUCKETS, Scan
+from relay.store.claim import BUCKETS_PER_CLAIM, Claiming, Limits, Look
+from relay.store.wake import Alarm
+from relay.worker.channel import Channel
+from relay.worker.state import Batch, Hold, InFlight
+
+log = logging.getLogger(__name__)
+
+LONGEST_SLEEP = 0.25
+# Events that lost a lease go out in small groups, then alone, so that one that kills its worker
+# does not take others to their last attempt.
+LOST_ONCE = (1, 1)
+LOST_MORE = (2, 1_000_000)
+GROUP_OF_LOST = 16
+
+
+class Claimer:
+    def __init__(
+        self,
+        conn: Connection[Any],
+        claiming: Claiming,
+        alarm: Alarm | None,
+        limits: Limits,
+        publish_seconds: float,
+        claimed: Channel[Batch],
+        in_flight: InFlight,
+        hold: Hold,
+        metrics: Metrics,
+        first_bucket: int = 0,
+    ) -> None:
+        self._conn = conn
+        self._claiming = claiming
+        self._alarm = alarm
+        self._limits = limits
+        self._publish_seconds = publish_seconds
+        self._claimed = claimed
+        self._in_flight = in_flight
+        self._hold = hold
+        self._metrics = metrics
+        self._scan = Scan(start=first_bucket)
+        self._barren = 0
+        self._polls = Rising(0.001, LONGEST_SLEEP)
+        self._stopping = threading.Event()
+
+    def stop(self) -> None:
+        self._stopping.set()
+
+    def run(self, until_empty: bool = False) -> None:
+        """Until stopped, or until nothing is left to publish now."""
+        if self._alarm:
+            self._alarm.listen(self._conn)
+        while not self._stopping.is_set():
+            if (wait := self._hold.remaining()) > 0:
+                self._stopping.wait(min(wait, 1.0))
+            elif self._round():
+                self._barren = 0
+                self._polls.reset()
+            elif self._barren >= BUCKETS:
+                self._barren = 0
+                if until_empty and self._nothing_left():
+                    break
+                self._sleep()
+
+    def _nothing_left(self) -> bool:
+        """Nothing in flight that could come back, and nothing found once that was so."""
+        if not self._in_flight.wait_empty(0.05) or self._hold.remaining() > 0:
+            return False
+        while self._barren < BUCKETS:
+            if self._round():
+                return False
+        return True
+
+    def _round(self) -> bool:
+        """Look once, and once more for those that lost a lease; True if anything was claimed."""
+        before = deepcopy(self._scan)
+        look = self._look(self._scan, self._limits)
+        whole = look.buckets < BUCKETS_PER_CLAIM and not look.skipped
+        self._barren += BUCKETS if whole else max(look.buckets - look.skipped, 1)
+        got = look.claim is not None
+        if look.lost_once:
+            lost = Limits(GROUP_OF_LOST, self._limits.bytes, LOST_ONCE)
+            got |= self._look(deepcopy(before), lost).claim is not None
+        if look.lost_more:
+            got |= self._look(before, Limits(1, self._limits.bytes, LOST_MORE)).claim is not None
+        return got
+
+    def _look(self, scan: Scan, limits: Limits) -> Look:
+        started = monotonic()
+        try:
+            look = self._claiming.claim(self._conn, scan, limits)
+        except Overtaken as overtaken:
+            log.error("%s: something writes to the outbox without its locks", overtaken)
+            return Look(None, BUCKETS_PER_CLAIM)
+        self._metrics.claim_seconds.observe(monotonic() - started)
+        if look.claim:
+            self._metrics.claimed.inc(len(look.claim.events))
+            self._in_flight.enter()
+            if not self._claimed.put(Batch(look.claim, started + self._publish_seconds)):
+                self._in_flight.leave()
+        return look
+
+    def _sleep(self) -> None:
+        if self._alarm is None:
+            self._stopping.wait(self._polls.step())
+        elif not self._alarm.arm(self._conn):
+            self._alarm.sleep(self._conn, LONGEST_SLEEP)

@@ -1,0 +1,89 @@
+"""Keeps the worker known as alive and takes back what others have lost. Owns one connection.
+
+That connection holds the worker's session lock: if it breaks, others may take the worker for dead, so
+the worker ends this registration and starts anew under another id.
+"""
+
+import logging
+import threading
+from time import monotonic
+from typing import Any
+
+from psycopg import Connection
+
+from relay.errors import RelayError
+from relay.metrics import Metrics
+from relay.store.inspect import Gauges
+from relay.store.reap import LEASES_PER_REAP, Reaping
+from relay.store.workers import Registry
+
+log = logging.getLogger(__name__)
+
+TICK_SECONDS = 1.0
+GAUGES_SECONDS = 5.0
+
+
+class Keeper:
+    def __init__(
+        self,
+        conn: Connection[Any],
+        worker: str,
+        registry: Registry,
+        reaping: Reaping,
+        gauges: Gauges,
+        heartbeat_seconds: float,
+        metrics: Metrics,
+    ) -> None:
+        self._conn = conn
+        self._worker = worker
+        self._registry = registry
+        self._reaping = reaping
+        self._gauges = gauges
+        self._heartbeat_seconds = heartbeat_seconds
+        self._metrics = metrics
+        self._status = "alive"
+        self._ended = threading.Event()
+        self._next_heartbeat = 0.0
+        self._next_gauges = 0.0
+
+    def drain(self) -> None:
+        """Tell others that this worker is on its way out; goes on heartbeating."""
+        self._status = "draining"
+        self._next_heartbeat = 0.0
+
+    def stop(self) -> None:
+        self._ended.set()
+
+    def run(self) -> None:
+        """Until stopped; deregisters at the end."""
+        while not self._ended.wait(TICK_SECONDS):
+            self._tick(monotonic())
+        self._registry.deregister(self._conn, self._worker)
+
+    def _tick(self, now: float) -> None:
+        if now >= self._next_heartbeat:
+            self._next_heartbeat = now + self._heartbeat_seconds
+            if not self._registry.heartbeat(self._conn, self._worker, self._status):
+                raise RelayError(f"worker {self._worker} was declared dead by the others")
+        self._reap()
+        if now >= self._next_gauges:
+            self._next_gauges = now + GAUGES_SECONDS
+            self._metrics.gauges(self._gauges.read(self._conn))
+
+    def _reap(self) -> None:
+        gone = self._registry.bury(self._conn)
+        while True:
+            reaped = self._reaping.reap(self._conn, gone)
+            if reaped.leases:
+                log.warning(
+                    "took back %d events of %d lost leases (%d parked)",
+                    reaped.events,
+                    reaped.leases,
+                    reaped.parked,
+                )
+                self._metrics.reaped(reaped.leases, reaped.events)
+            if reaped.events != reaped.expected:
+                self._metrics.short_settlements.inc()
+                log.error("lost leases named %d events, %d were found", reaped.expected, reaped.events)
+            if reaped.leases < LEASES_PER_REAP:
+                return

@@ -1,0 +1,186 @@
+"""One life of a worker: a registration, its connections and its threads.
+
+It ends when it is asked to, when nothing is left (`until_empty`), or when a connection breaks; then what
+was in flight is dropped, and the relay starts another life under a new id.
+"""
+
+import logging
+import os
+import secrets
+import socket
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from psycopg import Connection
+
+from relay.errors import SettingsError
+from relay.metrics import Metrics
+from relay.names import TableName
+from relay.outcome import Publisher
+from relay.scan import BUCKETS
+from relay.settings import Settings
+from relay.store.claim import Claiming, Limits
+from relay.store.connection import Table, connect, resolve
+from relay.store.inspect import Gauges
+from relay.store.migrate import require_current
+from relay.store.reap import Reaping
+from relay.store.settle import Settling
+from relay.store.wake import Alarm
+from relay.store.workers import Registry
+from relay.worker.channel import Channel
+from relay.worker.claimer import Claimer
+from relay.worker.keeper import Keeper
+from relay.worker.publishing import Publishing
+from relay.worker.settler import Settler
+from relay.worker.state import Batch, Hold, InFlight
+
+log = logging.getLogger(__name__)
+
+
+def new_worker_id() -> str:
+    return f"{socket.gethostname()[:100]}-{os.getpid()}-{secrets.token_hex(4)}"
+
+
+class Registration:
+    """Connects and registers when made; run() does the work."""
+
+    def __init__(
+        self, settings: Settings, publisher: Publisher, hold: Hold, metrics: Metrics, takeover: bool = False
+    ) -> None:
+        self.worker = new_worker_id()
+        self._failure: BaseException | None = None
+        self._ended = threading.Event()
+        self._connections: list[Connection[Any]] = []
+        try:
+            self._build(settings, publisher, hold, metrics, takeover)
+        except BaseException:
+            self._disconnect()
+            raise
+
+    def _build(
+        self, settings: Settings, publisher: Publisher, hold: Hold, metrics: Metrics, takeover: bool
+    ) -> None:
+        keeping = self._connect(settings, "keeper")
+        table = resolve(keeping, TableName.parse(settings.table))
+        require_current(keeping, table.name)
+        registry = Registry(table, settings.stale_seconds)
+        if not takeover:
+            _refuse_other_publishers(registry, keeping, table, settings)
+        registry.register(keeping, self.worker, _metadata(settings))
+
+        self._claimed: Channel[Batch] = Channel(1)
+        self._published: Channel[Batch] = Channel(1)
+        in_flight = InFlight()
+        self._claimer = Claimer(
+            self._connect(settings, "claimer"),
+            Claiming(table, self.worker, settings.destination, settings.lease_seconds),
+            Alarm(table) if settings.wake == "auto" else None,
+            Limits(settings.batch_size, settings.claim_bytes),
+            settings.publish_seconds,
+            self._claimed,
+            in_flight,
+            hold,
+            metrics,
+            first_bucket=secrets.randbelow(BUCKETS),
+        )
+        self._publishing = Publishing(publisher, self._claimed, self._published, metrics)
+        self._settler = Settler(
+            # A completion that a crash of the server forgets is published again: a duplicate, no loss.
+            self._connect(settings, "settler", synchronous_commit="off"),
+            Settling(table, self.worker, settings.completion),
+            settings.on_exhausted,
+            self._published,
+            in_flight,
+            hold,
+            metrics,
+        )
+        self._keeper = Keeper(
+            keeping,
+            self.worker,
+            registry,
+            Reaping(table, settings.on_exhausted),
+            Gauges(table),
+            settings.heartbeat_seconds,
+            metrics,
+        )
+
+    def _connect(self, settings: Settings, purpose: str, **session: str) -> Connection[Any]:
+        conn = connect(settings.database_url.get_secret_value(), purpose, **session)
+        self._connections.append(conn)
+        return conn
+
+    def drain(self) -> None:
+        """Claim nothing more; run() returns once what is in flight has been settled."""
+        self._claimer.stop()
+        self._keeper.drain()
+
+    def run(self, until_empty: bool = False) -> None:
+        """Work until drained or empty; raises what ended it otherwise."""
+        log.info("worker %s relays", self.worker)
+        keeper = self._thread("keeper", self._keeper.run)
+        line = [
+            self._thread("claimer", lambda: self._claim(until_empty)),
+            self._thread("publisher", self._publishing.run),
+            self._thread("settler", self._settler.run),
+        ]
+        for thread in line:
+            thread.join()
+        self._keeper.stop()
+        keeper.join()
+        self._disconnect()
+        if self._failure is not None:
+            raise self._failure
+
+    def _claim(self, until_empty: bool) -> None:
+        self._claimer.run(until_empty)
+        self._claimed.close()
+
+    def _thread(self, name: str, work: Callable[[], None]) -> threading.Thread:
+        def guarded() -> None:
+            try:
+                work()
+            except BaseException as failure:  # noqa: BLE001 - handed to run()
+                self._fail(failure)
+
+        thread = threading.Thread(target=guarded, name=f"relay-{name}", daemon=True)
+        thread.start()
+        return thread
+
+    def _fail(self, failure: BaseException) -> None:
+        """Whatever broke, end the whole registration: leases that stay behind are taken back by others."""
+        if self._failure is None:
+            self._failure = failure
+        self._claimer.stop()
+        self._keeper.stop()
+        self._claimed.abandon()
+        self._published.abandon()
+
+    def _disconnect(self) -> None:
+        for conn in self._connections:
+            conn.close()
+
+
+def _metadata(settings: Settings) -> dict[str, Any]:
+    from relay import __version__
+
+    return {
+        "version": __version__,
+        "host": socket.gethostname(),
+        "pid": os.getpid(),
+        "publisher": settings.publisher,
+        "destination": settings.destination,
+    }
+
+
+def _refuse_other_publishers(
+    registry: Registry, conn: Connection[Any], table: Table, settings: Settings
+) -> None:
+    for worker, metadata in registry.living(conn).items():
+        theirs = (metadata.get("publisher"), metadata.get("destination"))
+        if theirs != (settings.publisher, settings.destination):
+            raise SettingsError(
+                f"worker {worker} relays {table.name} to {theirs[1]} by {theirs[0]}, this one would relay it to"
+                f" {settings.destination} by {settings.publisher}: stop the other first, use one table per"
+                " publisher, or pass --takeover"
+            )

@@ -1,0 +1,67 @@
+"""What the threads of one worker share."""
+
+import threading
+from dataclasses import dataclass, field
+from time import monotonic
+
+from relay.backoff import Rising
+from relay.outcome import Outcome
+from relay.store.claim import Claim
+
+
+@dataclass
+class Batch:
+    """A claim on its way through the worker."""
+
+    claim: Claim
+    # Monotonic and taken before the claim was sent: nothing is handed to the broker after it.
+    deadline: float
+    outcomes: list[Outcome] = field(default_factory=list)
+
+
+class InFlight:
+    """Counts batches that were claimed and are not settled yet."""
+
+    def __init__(self) -> None:
+        self._batches = 0
+        self._changed = threading.Condition()
+
+    def enter(self) -> None:
+        with self._changed:
+            self._batches += 1
+
+    def leave(self) -> None:
+        with self._changed:
+            self._batches -= 1
+            self._changed.notify_all()
+
+    def wait_empty(self, seconds: float) -> bool:
+        with self._changed:
+            return self._changed.wait_for(lambda: self._batches == 0, seconds)
+
+
+class Hold:
+    """Stops claiming for a while when the broker as a whole does not answer."""
+
+    def __init__(self, longest: float = 30.0) -> None:
+        self._lock = threading.Lock()
+        self._rising = Rising(0.5, longest)
+        self._until = 0.0
+        self.reason: str | None = None
+
+    def engage(self, reason: str, at_least: float | None = None) -> float:
+        with self._lock:
+            wait = max(self._rising.step(), at_least or 0.0)
+            self._until = monotonic() + wait
+            self.reason = reason
+            return wait
+
+    def lift(self) -> None:
+        with self._lock:
+            self._rising.reset()
+            self._until = 0.0
+            self.reason = None
+
+    def remaining(self) -> float:
+        with self._lock:
+            return self._until - monotonic()

@@ -7,6 +7,7 @@ answer. When stdin closes, however the run ended, the supervisor stops every ser
 It answers one question at a time, from one thread: the servers end with the thread that started them.
 """
 
+import contextlib
 import json
 import os
 import select
@@ -133,7 +134,8 @@ def serve(listener: socket.socket, supervisor: Supervisor) -> None:
         if sys.stdin in readable:
             return
         connection, _ = listener.accept()
-        with connection, connection.makefile("rw") as lines:
+        # Whoever asked may be gone by the time the server is up.
+        with contextlib.suppress(OSError), connection, connection.makefile("rw") as lines:
             lines.write(json.dumps(supervisor.answer(lines.readline().strip())) + "\n")
 
 

@@ -27,15 +27,15 @@ END $do$;
 _GRANTS = """
 -- Writers: INSERT alone, and only of what a writer decides. Status, leases and attempts are out of reach.
 GRANT USAGE ON SCHEMA {schema} TO {writer};
-GRANT INSERT (partition_key, event_type, payload, headers, destination, idempotency_key, available_at, max_attempts)
-  ON {outbox} TO {writer};
+GRANT INSERT (partition_key, event_type, payload, headers, destination, idempotency_key, available_at,
+  max_attempts) ON {outbox} TO {writer};
 GRANT EXECUTE ON FUNCTION {new_event_id}() TO {writer};
 
 -- The relay: claims, settles and prunes. It can neither write an event nor change what one says.
 GRANT USAGE ON SCHEMA {schema} TO {relay};
 GRANT SELECT, DELETE ON {outbox} TO {relay};
-GRANT UPDATE (status, attempts, losses, available_at, claimed_by, claimed_at, lease_expires_at, lease_generation,
-  completed_at, parked_at, last_error, receipt) ON {outbox} TO {relay};
+GRANT UPDATE (status, attempts, losses, available_at, claimed_by, claimed_at, lease_expires_at,
+  lease_generation, completed_at, parked_at, last_error, receipt) ON {outbox} TO {relay};
 GRANT SELECT, INSERT, UPDATE, DELETE ON {leases}, {workers}, {pauses} TO {relay};
 GRANT SELECT, INSERT, DELETE ON {archive} TO {relay};
 GRANT SELECT, INSERT ON {audit} TO {relay};
@@ -46,8 +46,8 @@ GRANT SELECT, DELETE ON {inbox} TO {relay};
 
 -- Readers: relay status, events, show.
 GRANT USAGE ON SCHEMA {schema} TO {reader};
-GRANT SELECT ON {outbox}, {archive}, {leases}, {workers}, {pauses}, {audit}, {versions}, {inbox}, {inbox_versions}
-  TO {reader};
+GRANT SELECT ON {outbox}, {archive}, {leases}, {workers}, {pauses}, {audit}, {versions}, {inbox},
+  {inbox_versions} TO {reader};
 
 -- Consumers: remember what they have applied.
 GRANT USAGE ON SCHEMA {schema} TO {consumer};

@@ -1,0 +1,147 @@
+"""The printed roles: each party can do its part, and nothing else."""
+
+from collections.abc import Iterator
+from time import monotonic
+from typing import Any
+
+import psycopg
+import pytest
+from psycopg import sql
+
+from relay.names import TableName
+from relay.scan import Scan
+from relay.settlement import Settlement
+from relay.store.claim import Claim, Claiming, Limits
+from relay.store.connection import connect, resolve
+from relay.store.migrate import migrate, require_current
+from relay.store.reap import Reaping
+from relay.store.roles import Role, role_name, roles_text
+from relay.store.settle import Completion, Settling
+from relay.store.wake import Alarm
+from relay.store.workers import Registry
+
+# Roles belong to the whole server: one test at a time, under names that nobody else uses.
+pytestmark = pytest.mark.xdist_group("roles")
+NAME = TableName("sales", "roles test")
+ROLES: tuple[Role, ...] = ("writer", "relay", "reader", "consumer")
+
+
+@pytest.fixture
+def outbox(empty_database: str) -> Iterator[str]:
+    """The URL of a database with an outbox and its roles."""
+    with psycopg.connect(empty_database, autocommit=True) as conn:
+        conn.execute("CREATE SCHEMA sales")
+        conn.execute("ALTER DEFAULT PRIVILEGES REVOKE EXECUTE ON FUNCTIONS FROM PUBLIC")
+        migrate(conn, NAME)
+        conn.execute(roles_text(NAME))
+        conn.execute(roles_text(NAME))
+        yield empty_database
+        for role in ROLES:
+            name = sql.Identifier(role_name(NAME, role))
+            conn.execute(sql.SQL("DROP OWNED BY {}").format(name))
+            conn.execute(sql.SQL("DROP ROLE {}").format(name))
+
+
+def as_role(url: str, role: Role) -> psycopg.Connection[Any]:
+    conn = connect(url)
+    conn.execute(sql.SQL("SET ROLE {}").format(sql.Identifier(role_name(NAME, role))))
+    return conn
+
+
+INSERT = """INSERT INTO sales."roles test" (partition_key, event_type, payload) VALUES ('k', 'E', '{}')"""
+
+
+def test_a_writer_may_insert_and_nothing_else(any_postgres: int, outbox: str) -> None:
+    with as_role(outbox, "writer") as conn:
+        conn.execute(INSERT)
+        conn.execute(
+            """INSERT INTO sales."roles test" (partition_key, event_type, payload, headers, destination,
+               idempotency_key, available_at, max_attempts)
+               VALUES ('k', 'E', '{}', '{"a": "b"}', 'topic', 'evt-1', now(), 3) ON CONFLICT DO NOTHING"""
+        )
+        for statement in (
+            'SELECT id FROM sales."roles test"',
+            """UPDATE sales."roles test" SET status = 'completed'""",
+            'DELETE FROM sales."roles test"',
+            'SELECT * FROM sales."roles test_wake"',
+            'SELECT * FROM sales."roles test_archive"',
+            """INSERT INTO sales."roles test" (partition_key, event_type, payload, status)
+               VALUES ('k', 'E', '{}', 'pending')""",
+            """INSERT INTO sales."roles test" (partition_key, event_type, payload, created_at)
+               VALUES ('k', 'E', '{}', now())""",
+            "SELECT * FROM sales.inbox_dedupe",
+        ):
+            with pytest.raises(psycopg.errors.InsufficientPrivilege):
+                conn.execute(statement)
+
+
+@pytest.mark.parametrize("completion", ["keep", "delete", "archive"])
+def test_the_relay_role_can_do_all_that_a_worker_does(
+    any_postgres: int, outbox: str, completion: Completion
+) -> None:
+    with as_role(outbox, "writer") as writer:
+        for _ in range(3):
+            writer.execute(INSERT)
+    with as_role(outbox, "relay") as conn:
+        require_current(conn, NAME)
+        table = resolve(conn, NAME)
+        registry = Registry(table, 30)
+        registry.register(conn, "w1", {"host": "here"})
+        assert registry.heartbeat(conn, "w1")
+        assert list(registry.living(conn)) == ["w1"]
+        claiming = Claiming(table, "w1", "topic", 90)
+        settling = Settling(table, "w1", completion)
+        first = take(claiming, conn, 1)
+        settling.settle(conn, first, [Settlement("complete", receipt="topic[0]@0")])
+        second = take(claiming, conn, 1)
+        settling.settle(conn, second, [Settlement("dead_letter", error="refused")])
+        take(claiming, conn, 1)
+        assert registry.bury(conn) == []
+        assert Reaping(table, "dead_letter").reap(conn, ["w1"]).events == 1
+        alarm = Alarm(table)
+        alarm.listen(conn)
+        assert alarm.arm(conn)
+        registry.deregister(conn, "w1")
+        assert registry.living(conn) == {}
+
+
+def take(claiming: Claiming, conn: psycopg.Connection[Any], rows: int) -> Claim:
+    """The next claim; looks as often as the scan needs for its lap."""
+    scan, until = Scan(), monotonic() + 30
+    while monotonic() < until:
+        claim = claiming.claim(conn, scan, Limits(rows, 1_000_000)).claim
+        if claim is not None:
+            return claim
+    raise AssertionError("nothing to claim")
+
+
+def test_the_relay_role_can_neither_write_events_nor_change_what_they_say(outbox: str) -> None:
+    with as_role(outbox, "relay") as conn:
+        for statement in (
+            INSERT,
+            """UPDATE sales."roles test" SET payload = '{}'""",
+            """UPDATE sales."roles test" SET partition_key = 'other'""",
+            'TRUNCATE sales."roles test"',
+            "INSERT INTO sales.inbox_dedupe (consumer, event_id) VALUES ('c', 'e')",
+        ):
+            with pytest.raises(psycopg.errors.InsufficientPrivilege):
+                conn.execute(statement)
+
+
+def test_a_reader_looks_and_changes_nothing(outbox: str) -> None:
+    with as_role(outbox, "reader") as conn:
+        for suffix in ("", "_archive", "_leases", "_workers", "_pauses", "_audit", "_versions"):
+            conn.execute(sql.SQL("SELECT * FROM sales.{}").format(sql.Identifier(f"roles test{suffix}")))
+        for statement in (INSERT, 'DELETE FROM sales."roles test"', 'DELETE FROM sales."roles test_leases"'):
+            with pytest.raises(psycopg.errors.InsufficientPrivilege):
+                conn.execute(statement)
+
+
+def test_a_consumer_remembers_what_it_applied_and_sees_no_event(outbox: str) -> None:
+    accept = "INSERT INTO sales.inbox_dedupe (consumer, event_id) VALUES ('c', 'e') ON CONFLICT DO NOTHING"
+    with as_role(outbox, "consumer") as conn:
+        assert conn.execute(accept).rowcount == 1
+        assert conn.execute(accept).rowcount == 0
+        for statement in ('SELECT * FROM sales."roles test"', "DELETE FROM sales.inbox_dedupe"):
+            with pytest.raises(psycopg.errors.InsufficientPrivilege):
+                conn.execute(statement)

@@ -48,6 +48,7 @@ def build_template(url: str) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     if not hasattr(config, "workerinput"):
         config.add_cleanup(SupervisorHandle().close)
+        config.add_cleanup(_drop_template)
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -121,9 +122,20 @@ def _at(url: str, dbname: str) -> str:
     return urlsplit(url)._replace(path=f"/{dbname}").geturl()
 
 
+def _template_name() -> str:
+    return f"relay_{run_directory().name.rpartition('-')[2]}_template".lower()
+
+
+def _drop_template() -> None:
+    """Leave nothing on a server that outlives the run."""
+    if url := os.environ.get("RELAY_TEST_DATABASE_URL"):
+        with psycopg.connect(url, autocommit=True) as admin:
+            _drop(admin, _template_name())
+
+
 def _template(url: str) -> str:
     """The name of this run's template database, made by whichever test process comes first."""
-    name = f"relay_{run_directory().name.rpartition('-')[2]}_template".lower()
+    name = _template_name()
     with psycopg.connect(url, autocommit=True) as admin:
         admin.execute("SELECT pg_advisory_lock(%s)", [TEMPLATE_LOCK])
         known = admin.execute("SELECT FROM pg_database WHERE datname = %s", [name]).fetchone()

@@ -24,7 +24,7 @@ MAX_INT_BITS = 435_411  # the largest such integer has no more
 MAX_INT = 2**31 - 1
 
 _TRACEPARENT = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
-_TOO_MANY_DIGITS = re.compile("[0-9]{%d}" % (MAX_DIGITS + 1))
+_TOO_MANY_DIGITS = re.compile(f"[0-9]{{{MAX_DIGITS + 1}}}")
 _PLAIN_NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 _encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
 
@@ -38,6 +38,10 @@ def text(field: str, value: object, max_bytes: int = NAME_BYTES) -> str:
     _refuse_nul(field, value)
     # Some drivers cannot bind a subclass such as StrEnum.
     return value if type(value) is str else str.__str__(value)
+
+
+def destination(value: object) -> str:
+    return text("destination", value, DESTINATION_BYTES)
 
 
 def payload_json(payload: object, max_bytes: int) -> str:
@@ -82,10 +86,8 @@ def headers_json(headers: object, traceparent: object) -> str | None:
     return _encode(checked) if checked else None
 
 
-def due(available_at: object) -> str | None:
+def due(available_at: object) -> str:
     """`available_at` as text in UTC, which every driver binds alike."""
-    if available_at is None:
-        return None
     if not isinstance(available_at, datetime):
         _refuse_type("available_at", available_at, "pass a datetime with a time zone")
     if available_at.utcoffset() is None:
@@ -100,9 +102,7 @@ def due(available_at: object) -> str | None:
         ) from None
 
 
-def attempts(max_attempts: object) -> int | None:
-    if max_attempts is None:
-        return None
+def attempts(max_attempts: object) -> int:
     if not isinstance(max_attempts, int) or isinstance(max_attempts, bool):
         _refuse_type("max_attempts", max_attempts, "pass an int")
     if not 1 <= max_attempts <= MAX_INT:
@@ -206,7 +206,7 @@ def _members(value: dict[Any, Any] | list[Any] | tuple[Any, ...], path: str) -> 
         return
     for key, member in value.items():
         if not isinstance(key, str):
-            raise InvalidEvent(f"{path} has the key {_short(key)}, {_a(key)}: keys of JSON objects are text")
+            raise InvalidEvent(f"{path} has the key {_short(key)}, {_a(key)}: convert it to text first")
         _storable(f"a key of {path}", key)
         yield _member(path, key), member
 
@@ -232,13 +232,15 @@ def _refuse_nul(field: str, value: str) -> None:
 
 
 def _refuse_type(field: str, value: object, advice: str = "") -> NoReturn:
-    kind = "list" if isinstance(value, (set, frozenset)) else "text"
+    kind = "a list" if isinstance(value, (set, frozenset)) else "text"
     raise InvalidEvent(f"{field} is {_a(value)}: {advice or f'convert it to {kind} first'}")
 
 
 def _a(value: object) -> str:
+    if value is None:
+        return "None"
     name = type(value).__name__
-    if value is None or isinstance(value, (bytes, bytearray)):
+    if name == "bytes":
         return name
     return f"{'an' if name[0] in 'aeioAEIO' else 'a'} {name}"
 

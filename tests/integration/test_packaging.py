@@ -4,7 +4,7 @@ import json
 import subprocess
 import sys
 import sysconfig
-import tarfile
+import tempfile
 import zipfile
 from pathlib import Path
 
@@ -36,20 +36,17 @@ def run(*argv: str | Path, cwd: Path = ROOT) -> str:
 
 @pytest.fixture
 def built() -> Path:
-    """A directory with the sdist, `wheel/` from the tree and `from_sdist/` the wheel made from the sdist."""
+    """Wheels: `wheel/` from the tree, `from_sdist/` from the sdist, `editable/`."""
     directory = run_directory() / "packages"
     with FileLock(f"{directory}.lock"):
         if not directory.exists():
+            draft = Path(tempfile.mkdtemp(dir=directory.parent))
             build = [sys.executable, "-m", "build", "--no-isolation", "--outdir"]
-            run(*build, directory / "wheel", "--wheel")
-            run(*build, directory / "sdist", "--sdist")
-            [sdist] = (directory / "sdist").iterdir()
-            with tarfile.open(sdist) as archive:
-                archive.extractall(directory / "unpacked", filter="data")
-            [tree] = (directory / "unpacked").iterdir()
-            run(*build, directory / "from_sdist", "--wheel", tree)
-            editable = f"from hatchling.build import build_editable as b; b({str(directory / 'editable')!r})"
+            run(*build, draft / "wheel", "--wheel")
+            run(*build, draft / "from_sdist")
+            editable = f"from hatchling.build import build_editable as b; b({str(draft / 'editable')!r})"
             run(sys.executable, "-c", editable)
+            draft.rename(directory)
     return directory
 
 

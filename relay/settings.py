@@ -1,0 +1,248 @@
+"""Every setting of the relay, read once, checked once.
+
+Unknown names are errors, and so are settings that contradict each other. Secrets never appear in
+`describe`. `Settings(…)` reads nothing from outside: relay/configuration.py knows where values come from.
+"""
+
+import math
+import re
+from datetime import timedelta
+from typing import Annotated, Any, Literal, TypeAlias
+
+from psycopg import ProgrammingError
+from psycopg.conninfo import conninfo_to_dict
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ByteSize,
+    ConfigDict,
+    Field,
+    NonNegativeInt,
+    PositiveFloat,
+    SecretStr,
+    field_validator,
+    model_validator,
+)
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
+
+from relay.errors import SettingsError
+from relay.logs import redact
+from relay.names import TableName
+
+PREFIX = "RELAY_"
+HIDDEN = "***"
+
+_UNITS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
+_WORDS = {"sec": "s", "second": "s", "min": "m", "minute": "m", "hour": "h", "day": "d", "week": "w"}
+
+
+def seconds(value: object) -> float:
+    """A duration: a number of seconds, or text such as '7 days', '36h' or '1h 30m'."""
+    if isinstance(value, timedelta):
+        return value.total_seconds()
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        total = float(value)
+    else:
+        total = _spelled_out(str(value).strip().lower())
+    if not math.isfinite(total) or total < 0:
+        raise ValueError("a duration is a finite number that is not negative")
+    return total
+
+
+def _spelled_out(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        pass
+    part = r"(\d+(?:\.\d+)?)\s*([a-z]+)"
+    if not re.fullmatch(rf"{part}(?:\s*{part})*", text):
+        raise ValueError("write a duration as seconds or as text such as '90 s', '36h' or '7 days'")
+    total = 0.0
+    for number, word in re.findall(part, text):
+        unit = _WORDS.get(word.removesuffix("s") if len(word) > 2 else word, word)
+        if unit not in _UNITS:
+            raise ValueError(f"'{word}' is no unit of time: use ms, s, m, h, d or w")
+        total += float(number) * _UNITS[unit]
+    return total
+
+
+def _retention(value: object) -> timedelta | None:
+    if value is None or (isinstance(value, str) and value.strip().lower() == "never"):
+        return None
+    return timedelta(seconds=seconds(value))
+
+
+def _address(value: object) -> str:
+    text = str(value).strip()
+    host, _, port = text.rpartition(":")
+    if text != "off" and not (host and port.isdigit() and int(port) < 65536):
+        raise ValueError("write host:port, as in 127.0.0.1:9108, or off")
+    return text
+
+
+def _template(value: object) -> str:
+    text = str(value)
+    if left := re.search(r"\{[^{}]*\}?|\}", re.sub(r"\{(event_type|key_type)\}", "", text)):
+        raise ValueError(f"'{left[0]}' is not known here: use {{event_type}} or {{key_type}}")
+    return text
+
+
+Seconds: TypeAlias = Annotated[PositiveFloat, BeforeValidator(seconds)]
+Retention: TypeAlias = Annotated[timedelta | None, BeforeValidator(_retention)]
+Template: TypeAlias = Annotated[str, BeforeValidator(_template), Field(min_length=1)]
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class KafkaSettings(_Section):
+    bootstrap_servers: str | None = None
+    message_key: Literal["event_id", "partition_key"] = "event_id"
+    max_unconfirmed_per_key: NonNegativeInt = 0
+    config: Annotated[dict[str, bool | int | float | str], Field(repr=False)] = {}
+
+
+class RabbitSettings(_Section):
+    url: SecretStr | None = None
+    routing_key: Template = "{event_type}"
+    max_unconfirmed_per_key: NonNegativeInt = 1
+    confirm_seconds: Seconds = 15.0
+
+
+class WebhookSettings(_Section):
+    secret: SecretStr | dict[str, SecretStr] | None = None
+    timeout_seconds: Seconds = 10.0
+    allow_private: bool = False
+
+
+class Settings(BaseSettings):
+    model_config = SettingsConfigDict(
+        env_prefix=PREFIX, env_nested_delimiter="__", env_ignore_empty=True, extra="forbid", frozen=True
+    )
+
+    database_url: SecretStr
+    table: str = "outbox"
+    publisher: Annotated[str, Field(min_length=1)] = "kafka"
+    destination: Template = "outbox.events"
+    batch_size: Annotated[int, Field(ge=1, le=100_000)] = 1000
+    claim_bytes: Annotated[ByteSize, Field(ge=1)] = ByteSize(8 * 1024 * 1024)
+    lease_seconds: Seconds = 90.0
+    publish_seconds: Seconds = 0.0  # a third of the lease where it is not set
+    heartbeat_seconds: Seconds = 10.0
+    stale_seconds: Seconds = 30.0
+    grace_seconds: Seconds = 25.0
+    on_exhausted: Literal["dead_letter", "block"] = "dead_letter"
+    completion: Literal["keep", "delete", "archive"] = "keep"
+    retention: Retention = timedelta(days=7)
+    dead_letter_retention: Retention = None
+    inbox_retention: Retention = timedelta(days=7)
+    wake: Literal["auto", "poll"] = "auto"
+    format: Literal["plain", "cloudevents"] = "plain"
+    http: Annotated[str, BeforeValidator(_address)] = "127.0.0.1:9108"
+    http_token: SecretStr | None = None
+    operator_token: SecretStr | None = None
+    hide_payloads: bool = False
+    kafka: KafkaSettings = KafkaSettings()
+    rabbitmq: RabbitSettings = RabbitSettings()
+    webhook: WebhookSettings = WebhookSettings()
+    publisher_options: Annotated[
+        dict[str, Any], Field(repr=False)
+    ] = {}  # of a publisher that is not the relay's own
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],  # noqa: ARG003
+        init_settings: PydanticBaseSettingsSource,
+        *_: PydanticBaseSettingsSource,
+        **__: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        return (init_settings,)
+
+    @field_validator("database_url")
+    @classmethod
+    def _libpq(cls, value: SecretStr) -> SecretStr:
+        try:
+            conninfo_to_dict(value.get_secret_value())
+        except ProgrammingError:
+            # Not the error's own text: it may quote the password.
+            raise ValueError("write a libpq URL, as in postgresql://user@host:5432/database") from None
+        return value
+
+    @field_validator("table")
+    @classmethod
+    def _table_name(cls, value: str) -> str:
+        try:
+            TableName.parse(value)
+        except SettingsError as error:
+            raise ValueError(str(error)) from error
+        return value
+
+    @model_validator(mode="before")
+    @classmethod
+    def _third_of_the_lease(cls, values: Any) -> Any:
+        if isinstance(values, dict) and values.get("publish_seconds") is None:
+            try:
+                third = seconds(values.get("lease_seconds", 90.0)) / 3
+            except ValueError:  # told where lease_seconds is checked
+                third = 0.0
+            return values | {"publish_seconds": third or 30.0}
+        return values
+
+    @model_validator(mode="after")
+    def _fit_together(self) -> "Settings":
+        problems = [
+            f"{short} ({getattr(self, short):g} s) must be shorter than {long} ({getattr(self, long):g} s)"
+            for short, long in (("publish_seconds", "lease_seconds"), ("heartbeat_seconds", "stale_seconds"))
+            if getattr(self, short) >= getattr(self, long)
+        ]
+        waits = {
+            "rabbitmq": ("[rabbitmq] confirm_seconds", self.rabbitmq.confirm_seconds),
+            "webhook": ("[webhook] timeout_seconds", self.webhook.timeout_seconds),
+        }
+        if self.publisher in waits:
+            name, wait = waits[self.publisher]
+            if wait > self.publish_seconds:
+                problems.append(
+                    f"{name} ({wait:g} s) is longer than publish_seconds ({self.publish_seconds:g} s)"
+                )
+        if problems:
+            raise ValueError("\n".join(problems))
+        return self
+
+    @property
+    def table_name(self) -> TableName:
+        return TableName.parse(self.table)
+
+    def publisher_section(self) -> dict[str, Any]:
+        """The chosen publisher's own settings, with its secrets in the clear."""
+        section = {"kafka": self.kafka, "rabbitmq": self.rabbitmq, "webhook": self.webhook}.get(
+            self.publisher
+        )
+        return dict(self.publisher_options) if section is None else _reveal(section.model_dump())
+
+    def describe(self) -> dict[str, Any]:
+        """All settings as JSON would have them, secrets hidden."""
+        shown = self.model_dump(mode="json")  # which hides what is a SecretStr
+        for name in ("retention", "dead_letter_retention", "inbox_retention"):
+            kept: timedelta | None = getattr(self, name)
+            shown[name] = "never" if kept is None else f"{kept.total_seconds():g} s"
+        shown["database_url"] = redact(self.database_url.get_secret_value())
+        shown["kafka"]["config"] = {name: _shown(name, value) for name, value in self.kafka.config.items()}
+        shown["publisher_options"] = dict.fromkeys(self.publisher_options, HIDDEN)
+        return shown
+
+
+def _reveal(value: Any) -> Any:
+    if isinstance(value, SecretStr):
+        return value.get_secret_value()
+    if isinstance(value, dict):
+        return {name: _reveal(inner) for name, inner in value.items()}
+    return value
+
+
+def _shown(name: str, value: object) -> object:
+    """Any text in [kafka.config] may be a secret: only numbers and switches are shown."""
+    plain = isinstance(value, bool | int | float) and not re.search("password|secret|token", name)
+    return value if plain else HIDDEN

@@ -5,7 +5,7 @@ order. librdkafka's own message timeout is off, because a record that expires by
 it through. Instead the call's deadline ends everything: what is not confirmed by then is purged, the producer
 is discarded, and a new one sends from the first unconfirmed event when the relay publishes it again.
 
-The message key is the event id; the partition comes from the partition key, as the Java client would choose it.
+The message key is the event id; the partition comes from the partition key, as the Java client chooses it.
 """
 
 import logging
@@ -95,7 +95,8 @@ class KafkaPublisher:
         servers = options.get("bootstrap_servers")
         if not servers:
             raise SettingsError(
-                "publisher = 'kafka' needs [kafka] bootstrap_servers, e.g. RELAY_KAFKA__BOOTSTRAP_SERVERS=localhost:9092"
+                "publisher = 'kafka' needs an address: set [kafka] bootstrap_servers or"
+                " RELAY_KAFKA__BOOTSTRAP_SERVERS, e.g. localhost:9092"
             )
         self._config = (
             _DEFAULTS | config | SAFETY | {"bootstrap.servers": servers, "error_cb": self._on_error}
@@ -114,7 +115,9 @@ class KafkaPublisher:
             # Fatal errors come out of any call, and callbacks may be lost with them.
             log.error("the Kafka producer failed: %s", error)
             self._discard()
-            return [self._fatal or Unconfirmed(f"the Kafka producer failed: {error}", "broker")] * len(events)
+            return [
+                self._settings_error() or Unconfirmed(f"the Kafka producer failed: {error}", "broker")
+            ] * len(events)
         return _hold_back(events, outcomes)
 
     def close(self) -> None:
@@ -157,7 +160,7 @@ class KafkaPublisher:
                     value=event.payload,
                     key=event.event_id if self._key_is_event_id else event.key,
                     partition=key_hash(event.key) % partitions,
-                    headers=message_headers(event),
+                    headers=[*message_headers(event)],
                     on_delivery=confirm,
                 )
                 return None
@@ -176,13 +179,16 @@ class KafkaPublisher:
         try:
             found = producer.list_topics(topic, timeout=max(0.1, min(deadline - now, 10.0))).topics[topic]
         except KafkaException as error:
-            return self._fatal or _unconfirmed(error.args[0])
+            return self._settings_error() or _unconfirmed(error.args[0])
         if found.error is not None:
             return _unconfirmed(found.error, f"topic '{topic}'")
         if count and len(found.partitions) != count:
             log.warning("topic %s went from %d to %d partitions", topic, count, len(found.partitions))
         self._partitions[topic] = (len(found.partitions), now + TOPIC_REFRESH_SECONDS)
         return len(found.partitions)
+
+    def _settings_error(self) -> Unconfirmed | None:
+        return self._fatal
 
     def _on_error(self, error: KafkaError) -> None:
         scope = scope_of(error.code())

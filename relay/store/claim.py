@@ -19,7 +19,7 @@ from relay.errors import Overtaken
 from relay.event import Event
 from relay.scan import Scan
 from relay.store.connection import Table
-from relay.store.sqltext import fill, regclass
+from relay.store.sqltext import fill, regclass, verbatim
 
 # Each locked bucket is an entry in the lock table that all sessions of the server share.
 BUCKETS_PER_CLAIM = 64
@@ -133,7 +133,7 @@ weighed AS MATERIALIZED (
   SELECT c.*, coalesce(sum(c.bytes) OVER (ROWS UNBOUNDED PRECEDING) - coalesce(c.bytes, 0), 0) AS before
   FROM chosen c),
 cut AS MATERIALIZED (SELECT * FROM weighed WHERE before < %(bytes)s),
-lease AS MATERIALIZED (SELECT nextval({generation_name}) AS generation, clock_timestamp() AS at
+lease AS MATERIALIZED (SELECT nextval({GENERATION}) AS generation, clock_timestamp() AS at
   WHERE EXISTS (SELECT FROM cut WHERE tid IS NOT NULL)),
 taken AS (
   UPDATE {outbox} o SET status = 'processing', claimed_by = %(worker)s, claimed_at = lease.at,
@@ -143,8 +143,8 @@ taken AS (
   -- no test of completed_at here: it would let the planner leave the TID scan
   WHERE o.ctid = ANY(ARRAY(SELECT tid FROM cut WHERE tid IS NOT NULL)) AND o.status = 'pending'
   RETURNING o.ctid AS tid, o.id, o.partition_bucket, o.partition_key, o.idempotency_key, o.event_type,
-            {DESTINATION} AS destination, convert_to(o.payload::text, 'UTF8') AS payload, o.headers, o.created_at,
-            o.lease_generation, o.attempts, o.max_attempts, o.claimed_at, o.lease_expires_at),
+            {DESTINATION} AS destination, convert_to(o.payload::text, 'UTF8') AS payload, o.headers,
+            o.created_at, o.lease_generation, o.attempts, o.max_attempts, o.claimed_at, o.lease_expires_at),
 written AS (
   INSERT INTO {leases} (generation, claimed_by, claimed_at, expires_at, size, buckets, keys, firsts, lasts)
   SELECT max(r.generation), %(worker)s, max(r.at), max(r.until), sum(r.n),
@@ -156,13 +156,16 @@ written AS (
 SELECT NULL::bigint AS position, NULL::text AS key, NULL::text AS event_id, NULL::text AS event_type,
        NULL::text AS destination, NULL::bytea AS payload,
        (SELECT jsonb_build_object(
-          'chosen', count(tid), 'seen', (SELECT count(*) FROM weighed), 'cut', (SELECT count(*) FROM weighed) > count(*),
+          'chosen', count(tid), 'seen', (SELECT count(*) FROM weighed),
+          'cut', (SELECT count(*) FROM weighed) > count(*),
           'lost_once', count(*) FILTER (WHERE free AND tid IS NULL AND losses = 1),
           'lost_more', count(*) FILTER (WHERE free AND tid IS NULL AND losses > 1),
           'tids', (SELECT array_agg(tid ORDER BY id)::text FROM taken),
           'buckets', (SELECT coalesce(jsonb_agg(jsonb_build_array(c.b, c.k, c.n) ORDER BY c.i), '[]') FROM (
-             SELECT i, b, max(k) AS k, max(n) AS n FROM cut WHERE i > 0 GROUP BY i, b) c)) FROM cut) AS headers,
-       NULL::timestamptz AS created_at, NULL::bigint AS generation, NULL::int AS attempt, NULL::int AS max_attempts
+             SELECT i, b, max(k) AS k, max(n) AS n FROM cut WHERE i > 0 GROUP BY i, b) c))
+        FROM cut) AS headers,
+       NULL::timestamptz AS created_at, NULL::bigint AS generation, NULL::int AS attempt,
+       NULL::int AS max_attempts
 UNION ALL
 SELECT id, partition_key, idempotency_key, event_type, destination, payload, headers, created_at,
        lease_generation, attempts, max_attempts FROM taken
@@ -208,7 +211,7 @@ class Claiming:
             "DUE": _DUE,
             "BYTES": _BYTES,
             "DESTINATION": destination_expression(destination),
-            "generation_name": regclass(table.name, "generation"),
+            "GENERATION": verbatim(regclass(table.name, "generation")),
         }
         self._lock = fill(LOCK, table.name, **words)
         self._claim = fill(CLAIM, table.name, **words)
@@ -240,8 +243,8 @@ class Claiming:
             return Look(None, len(places.fresh), len(places.fresh))
         looked = [bucket for bucket in places.fresh if bucket in places.locked]
         rows = self._take(conn, scan, limits, places, looked)
-        header: dict[str, Any] = next(row for row in rows if row.position is None).headers  # type: ignore[assignment]
-        events = [row for row in rows if row.position is not None]
+        header: dict[str, Any] = next(row for row in rows if not row.generation).headers  # type: ignore[assignment]
+        events = [row for row in rows if row.generation]
         events.sort()
         if len(events) != header["chosen"]:
             raise Overtaken(f"a claim chose {header['chosen']} events but changed {len(events)}")
@@ -313,4 +316,4 @@ def destination_expression(template: str) -> str:
         default = f"replace({default}, '{{event_type}}', o.event_type)"
     if "{key_type}" in template:
         default = f"replace({default}, '{{key_type}}', split_part(o.partition_key, ':', 1))"
-    return f"coalesce(o.destination, {default})"
+    return verbatim(f"coalesce(o.destination, {default})")

@@ -58,7 +58,8 @@ def resolve(conn: Connection[Any], name: TableName) -> Table:
     """Find the outbox `name` by the connection's search_path."""
     row = conn.execute(
         """
-        SELECT c.oid::bigint, n.nspname, hashtext('relay buckets ' || c.oid), hashtext('relay workers ' || c.oid),
+        SELECT c.oid::bigint, n.nspname,
+               hashtext('relay buckets ' || c.oid), hashtext('relay workers ' || c.oid),
                hashtextextended('relay housekeeping ' || c.oid, 0)
         FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
         WHERE c.oid = to_regclass(%s)

@@ -14,15 +14,16 @@ from typing import Any
 
 from psycopg import Connection
 
-from relay.store.claim import FRESH, LATER
 from relay.store.connection import Table
-from relay.store.settle import RUNS
+from relay.store.settle import FRAGMENTS
 from relay.store.sqltext import fill
 
 LEASES_PER_REAP = 20
 
-REAP = (
-    """
+_SPENT = "(f.size = 1 AND o.attempts >= o.max_attempts)"
+_BACKOFF = "least(power(2, least(o.losses, 12)), 3600) * (0.5 + random() / 2)"
+
+REAP = """
 WITH victim AS MATERIALIZED (
   SELECT generation FROM {leases}
   WHERE expires_at <= clock_timestamp() OR claimed_by = ANY(%(gone)s::text[])
@@ -31,19 +32,16 @@ lost AS (
   DELETE FROM {leases} WHERE generation = ANY(ARRAY(SELECT generation FROM victim))
   RETURNING generation, size, buckets, keys, firsts, lasts),
 found AS MATERIALIZED (
-  SELECT l.generation, l.size, run.tid FROM lost l"""
-    + RUNS
-    + """),
+  SELECT l.generation, l.size, run.tid FROM lost l {RUNS}),
 taken_back AS (
   UPDATE {outbox} o SET
-    status = CASE WHEN f.size = 1 AND o.attempts >= o.max_attempts THEN %(exhausted)s ELSE 'pending' END::{status},
-    completed_at = CASE WHEN f.size = 1 AND o.attempts >= o.max_attempts AND %(exhausted)s = 'dead_letter'
-                   THEN clock_timestamp() END,
-    parked_at = CASE WHEN f.size = 1 AND o.attempts >= o.max_attempts THEN clock_timestamp() END,
+    status = CASE WHEN {SPENT} THEN %(exhausted)s ELSE 'pending' END::{status},
+    completed_at = CASE WHEN {SPENT} AND %(exhausted)s = 'dead_letter' THEN clock_timestamp() END,
+    parked_at = CASE WHEN {SPENT} THEN clock_timestamp() END,
     available_at = CASE
-      WHEN f.size = 1 AND o.attempts >= o.max_attempts AND %(exhausted)s = 'failed' THEN 'infinity'
+      WHEN {SPENT} AND %(exhausted)s = 'failed' THEN 'infinity'
       WHEN o.losses = 0 THEN o.available_at
-      ELSE clock_timestamp() + least(power(2, least(o.losses, 12)), 3600) * (0.5 + random() / 2) * interval '1 second' END,
+      ELSE clock_timestamp() + {BACKOFF} * interval '1 second' END,
     attempts = o.attempts - CASE WHEN f.size = 1 THEN 0 ELSE 1 END,
     losses = o.losses + 1,
     last_error = 'lease lost: ' || o.claimed_by || ' vanished or took too long while publishing',
@@ -53,7 +51,6 @@ taken_back AS (
 SELECT (SELECT count(*) FROM lost), (SELECT coalesce(sum(size), 0) FROM lost),
        count(*), count(*) FILTER (WHERE parked) FROM taken_back
 """
-)
 
 
 @dataclass(frozen=True)
@@ -66,7 +63,7 @@ class Reaped:
 
 class Reaping:
     def __init__(self, table: Table, on_exhausted: str) -> None:
-        self._reap = fill(REAP, table.name, FRESH=FRESH, LATER=LATER)
+        self._reap = fill(REAP, table.name, **FRAGMENTS, SPENT=_SPENT, BACKOFF=_BACKOFF)
         self._exhausted = "failed" if on_exhausted == "block" else "dead_letter"
 
     def reap(self, conn: Connection[Any], gone: Sequence[str] = ()) -> Reaped:

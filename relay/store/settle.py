@@ -24,32 +24,55 @@ log = logging.getLogger(__name__)
 
 Completion: TypeAlias = Literal["keep", "delete", "archive"]
 
-_FENCE = """
+# Every event of the claim was delivered and none is kept: the shape of nearly all settles under `delete`.
+DELETE_ALL = """
+WITH {FENCE},
+settled AS (
+  DELETE FROM {outbox} o
+  WHERE o.ctid = ANY(ARRAY(SELECT unnest(%(tids)s::tid[]) FROM lease)) AND {MINE} RETURNING 1)
+{COUNTS}
+"""
+# The others take one entry per event of the claim, in position order.
+KEEP = """
+WITH {FENCE}, {ACTS},
+settled AS ({UPDATE} RETURNING 1)
+{COUNTS}
+"""
+DELETE = """
+WITH {FENCE}, {ACTS},
+gone AS (
+  DELETE FROM {outbox} o USING act WHERE o.ctid = act.tid AND act.act = 'complete' AND {MINE} RETURNING 1),
+others AS ({UPDATE} AND act.act <> 'complete' RETURNING 1),
+settled AS (SELECT FROM gone UNION ALL SELECT FROM others)
+{COUNTS}
+"""
+ARCHIVE = """
+WITH {FENCE}, {ACTS},
+gone AS (
+  DELETE FROM {outbox} o USING act WHERE o.ctid = act.tid AND act.act = 'complete' AND {MINE}
+  RETURNING o.*, act.receipt AS given),
+archived AS (
+  INSERT INTO {archive} ({COLUMNS}, status, completed_at, receipt)
+  SELECT {COLUMNS}, 'completed', clock_timestamp(), given FROM gone),
+others AS ({UPDATE} AND act.act <> 'complete' RETURNING 1),
+settled AS (SELECT FROM gone UNION ALL SELECT FROM others)
+{COUNTS}
+"""
+# Where the rows of a claim are that are not where it left them.
+LOCATE = "SELECT array_agg(run.tid ORDER BY run.id)::text FROM {leases} l {RUNS} WHERE l.generation = %s"
+
+FRAGMENTS = {
+    "FENCE": """
 lease AS (
   DELETE FROM {leases} WHERE generation = %(generation)s AND claimed_by = %(worker)s
-    AND expires_at > clock_timestamp() RETURNING size),
-"""
-_MINE = "o.status = 'processing' AND o.lease_generation = %(generation)s AND o.claimed_by = %(worker)s"
-_COUNTS = "SELECT (SELECT size FROM lease), (SELECT count(*) FROM settled)"
-
-# Every event of the claim was delivered: the shape that nearly all settles have.
-_ALL = "ARRAY(SELECT unnest(%(tids)s::tid[]) FROM lease)"
-DELETE_ALL = (
-    "WITH"
-    + _FENCE
-    + "settled AS (DELETE FROM {outbox} o WHERE o.ctid = ANY("
-    + _ALL
-    + ") AND {MINE} RETURNING 1)"
-) + _COUNTS
-
-# For keep, archive and every mix of outcomes: one entry per event of the claim, in position order.
-_EACH = """
+    AND expires_at > clock_timestamp() RETURNING size)""",
+    "MINE": "o.status = 'processing' AND o.lease_generation = %(generation)s AND o.claimed_by = %(worker)s",
+    "ACTS": """
 act AS MATERIALIZED (
   SELECT u.* FROM lease CROSS JOIN LATERAL unnest(
     %(tids)s::tid[], %(acts)s::text[], %(delays)s::float8[], %(errors)s::text[], %(receipts)s::text[]
-  ) u(tid, act, delay, error, receipt)),
-"""
-_OTHERS = """
+  ) u(tid, act, delay, error, receipt))""",
+    "UPDATE": """
   UPDATE {outbox} o SET
     status = CASE act.act WHEN 'complete' THEN 'completed' WHEN 'dead_letter' THEN 'dead_letter'
              WHEN 'block' THEN 'failed' ELSE 'pending' END::{status},
@@ -59,70 +82,35 @@ _OTHERS = """
                    WHEN 'block' THEN 'infinity' ELSE o.available_at END,
     attempts = o.attempts - CASE act.act WHEN 'release' THEN 1 ELSE 0 END,
     losses = CASE act.act WHEN 'release' THEN o.losses ELSE 0 END,
-    last_error = coalesce(act.error, o.last_error), receipt = act.receipt,
-    claimed_by = CASE WHEN act.act IN ('retry', 'release') THEN NULL ELSE o.claimed_by END, lease_expires_at = NULL
-  FROM act WHERE o.ctid = act.tid AND {MINE} {ONLY} RETURNING 1
-"""
-KEEP = "WITH" + _FENCE + _EACH + "settled AS (" + _OTHERS.replace("{ONLY}", "") + ")" + _COUNTS
-_EXCEPT_COMPLETE = "AND act.act <> 'complete'"
-DELETE = (
-    "WITH"
-    + _FENCE
-    + _EACH
-    + """
-gone AS (DELETE FROM {outbox} o USING act WHERE o.ctid = act.tid AND act.act = 'complete' AND {MINE} RETURNING 1),
-others AS ("""
-    + _OTHERS.replace("{ONLY}", _EXCEPT_COMPLETE)
-    + """),
-settled AS (SELECT FROM gone UNION ALL SELECT FROM others)
-"""
-    + _COUNTS
-)
-ARCHIVE = (
-    "WITH"
-    + _FENCE
-    + _EACH
-    + """
-gone AS (
-  DELETE FROM {outbox} o USING act WHERE o.ctid = act.tid AND act.act = 'complete' AND {MINE}
-  RETURNING o.*, act.receipt AS given),
-archived AS (
-  INSERT INTO {archive} ({COLUMNS}, status, completed_at, receipt)
-  SELECT {COLUMNS}, 'completed', clock_timestamp(), given FROM gone),
-others AS ("""
-    + _OTHERS.replace("{ONLY}", _EXCEPT_COMPLETE)
-    + """),
-settled AS (SELECT FROM gone UNION ALL SELECT FROM others)
-"""
-    + _COUNTS
-)
-_COLUMNS = (
-    "id, created_at, available_at, partition_bucket, attempts, max_attempts, losses, partition_key, event_type,"
-    " idempotency_key, destination, lease_generation, claimed_at, parked_at, claimed_by, last_error, headers, payload"
-)
-
-# The rows of a lease, by their lanes. Used where they are not where the claim left them.
-RUNS = """
-  CROSS JOIN LATERAL unnest(l.buckets, l.keys, l.firsts, l.lasts) u(b, k, first, last)
-  CROSS JOIN LATERAL (
-    SELECT o.ctid AS tid, o.id FROM {outbox} o WHERE {FRESH} AND o.partition_bucket = u.b AND o.partition_key = u.k
-      AND o.id BETWEEN u.first AND u.last AND o.status = 'processing' AND o.lease_generation = l.generation
-    UNION ALL
-    SELECT o.ctid, o.id FROM {outbox} o WHERE {LATER} AND o.partition_bucket = u.b AND o.partition_key = u.k
-      AND o.id BETWEEN u.first AND u.last AND o.status = 'processing' AND o.lease_generation = l.generation) run
-"""
-LOCATE = "SELECT array_agg(run.tid ORDER BY run.id)::text FROM {leases} l" + RUNS + "WHERE l.generation = %s"
+    last_error = coalesce(act.error, o.last_error), receipt = act.receipt, lease_expires_at = NULL,
+    claimed_by = CASE WHEN act.act IN ('retry', 'release') THEN NULL ELSE o.claimed_by END
+  FROM act WHERE o.ctid = act.tid AND {MINE}""",
+    "COUNTS": "SELECT (SELECT size FROM lease), (SELECT count(*) FROM settled)",
+    "COLUMNS": "id, created_at, available_at, partition_bucket, attempts, max_attempts, losses,"
+    " partition_key, event_type, idempotency_key, destination, lease_generation, claimed_at, parked_at, claimed_by,"
+    " last_error, headers, payload",
+    # The rows of the lease `l`, by their lanes.
+    "RUNS": """
+CROSS JOIN LATERAL unnest(l.buckets, l.keys, l.firsts, l.lasts) u(b, k, first, last)
+CROSS JOIN LATERAL (
+  SELECT o.ctid AS tid, o.id FROM {outbox} o WHERE {FRESH} AND {OF_RUN}
+  UNION ALL
+  SELECT o.ctid, o.id FROM {outbox} o WHERE {LATER} AND {OF_RUN}) run""",
+    "OF_RUN": "o.partition_bucket = u.b AND o.partition_key = u.k AND o.id BETWEEN u.first AND u.last"
+    " AND o.status = 'processing' AND o.lease_generation = l.generation",
+    "FRESH": FRESH,
+    "LATER": LATER,
+}
 
 
 class Settling:
     """The settle statements of one outbox, for one worker."""
 
     def __init__(self, table: Table, worker: str, completion: Completion) -> None:
-        words = {"FRESH": FRESH, "LATER": LATER, "MINE": _MINE, "COLUMNS": _COLUMNS}
         each = {"keep": KEEP, "delete": DELETE, "archive": ARCHIVE}[completion]
-        self._each = fill(each, table.name, **words)
-        self._delete_all = fill(DELETE_ALL, table.name, **words) if completion == "delete" else None
-        self._locate = fill(LOCATE, table.name, **words)
+        self._each = fill(each, table.name, **FRAGMENTS)
+        self._delete_all = fill(DELETE_ALL, table.name, **FRAGMENTS) if completion == "delete" else None
+        self._locate = fill(LOCATE, table.name, **FRAGMENTS)
         self._worker = worker
 
     def settle(self, conn: Connection[Any], claim: Claim, settlements: Sequence[Settlement]) -> None:

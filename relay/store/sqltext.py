@@ -12,10 +12,22 @@ def _identifiers(name: TableName) -> dict[str, sql.Composable]:
     return {word: sql.Identifier(*parts) for word, parts in outbox_names(name).items()}
 
 
-def fill(text: str, name: TableName, **more: str) -> str:
-    """The statement `text` for the outbox `name`; `more` are fixed SQL fragments of our own."""
-    fragments = {word: sql.SQL(fragment) for word, fragment in more.items()}
-    return sql.SQL(text).format(**_identifiers(name), **fragments).as_string(None)
+def fill(text: str, name: TableName, **fragments: str) -> str:
+    """The statement `text` for the outbox `name`; {FRAGMENTS} are texts of our own and may hold others."""
+    while (expanded := _expand(text, fragments)) != text:
+        text = expanded
+    return sql.SQL(text).format(**_identifiers(name)).as_string(None)
+
+
+def _expand(text: str, fragments: dict[str, str]) -> str:
+    for word, fragment in fragments.items():
+        text = text.replace(f"{{{word}}}", fragment)
+    return text
+
+
+def verbatim(text: str) -> str:
+    """A text that passes through fill() and the driver's placeholders unchanged."""
+    return text.replace("{", "{{").replace("}", "}}").replace("%", "%%")
 
 
 def regclass(name: TableName, word: str) -> str:

@@ -14,6 +14,7 @@ from typing import Any
 
 from psycopg import Connection
 
+from relay import __version__
 from relay.errors import SettingsError
 from relay.metrics import Metrics
 from relay.names import TableName
@@ -162,8 +163,6 @@ class Registration:
 
 
 def _metadata(settings: Settings) -> dict[str, Any]:
-    from relay import __version__
-
     return {
         "version": __version__,
         "host": socket.gethostname(),
@@ -180,7 +179,7 @@ def _refuse_other_publishers(
         theirs = (metadata.get("publisher"), metadata.get("destination"))
         if theirs != (settings.publisher, settings.destination):
             raise SettingsError(
-                f"worker {worker} relays {table.name} to {theirs[1]} by {theirs[0]}, this one would relay it to"
-                f" {settings.destination} by {settings.publisher}: stop the other first, use one table per"
+                f"worker {worker} relays {table.name} to {theirs[1]} by {theirs[0]}, this one would"
+                f" relay it to {settings.destination} by {settings.publisher}: stop the other first, use one table per"
                 " publisher, or pass --takeover"
             )

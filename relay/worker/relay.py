@@ -63,6 +63,9 @@ class Relay:
             finally:
                 self._registration = None
 
+    def _wait(self, seconds: float) -> None:
+        self._stopping.wait(seconds)
+
     def _register(self, takeover: bool, patient: bool) -> Registration | None:
         """A new registration; a first one that fails is the user's to know, later ones are tried again."""
 
@@ -77,7 +80,7 @@ class Relay:
             retry=retry_if_exception(worth_another_try),
             wait=wait_random_exponential(multiplier=0.2, max=10),
             stop=stop_never,
-            sleep=self._stopping.wait,
+            sleep=self._wait,
             before_sleep=tell,
             reraise=True,
         ):
@@ -99,7 +102,7 @@ def run(settings: Settings, *, until_empty: bool = False, takeover: bool = False
         http = HttpServer(settings, metrics, relay.readiness)
         http.start()
         try:
-            with _signals(relay.stop, settings.grace_seconds):
+            with _Signals(relay.stop, settings.grace_seconds):
                 relay.run(until_empty, takeover)
         finally:
             http.stop()
@@ -108,7 +111,7 @@ def run(settings: Settings, *, until_empty: bool = False, takeover: bool = False
     return 0
 
 
-class _signals:
+class _Signals:
     """The first SIGTERM or SIGINT drains; the second, or the end of the grace period, exits at once."""
 
     def __init__(self, drain: Callable[[], None], grace_seconds: float) -> None:

@@ -51,7 +51,7 @@ CREATE TABLE {outbox} (
     AND octet_length(idempotency_key) BETWEEN 1 AND 255
     AND octet_length(destination) BETWEEN 1 AND 2048),
   CONSTRAINT {c_headers} CHECK (
-    jsonb_typeof(headers) = 'object' AND NOT jsonb_path_exists(headers, '$.* ? (@.type() != "string")')),
+    jsonb_typeof(headers) = 'object' AND NOT jsonb_path_exists(headers, 'strict $.* ? (@.type() != "string")')),
   CONSTRAINT {c_attempts} CHECK (attempts >= 0 AND max_attempts >= 1 AND losses >= 0),
   -- The state machine: which columns each status must and must not carry.
   CONSTRAINT {c_state} CHECK (CASE status

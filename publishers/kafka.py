@@ -15,7 +15,8 @@ from time import monotonic
 from typing import Any
 
 from relay.errors import MissingExtra, SettingsError
-from relay.event import Event, message_headers
+from relay.event import Event
+from relay.message import plain_headers
 from relay.outcome import Delivered, Outcome, Scope, Unconfirmed
 
 try:
@@ -160,7 +161,7 @@ class KafkaPublisher:
                     value=event.payload,
                     key=event.event_id if self._key_is_event_id else event.key,
                     partition=key_hash(event.key) % partitions,
-                    headers=[*message_headers(event)],
+                    headers=[*plain_headers(event)],
                     on_delivery=confirm,
                 )
                 return None

@@ -5,7 +5,8 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, TextIO
 
-from relay.event import Event, message_headers
+from relay.event import Event
+from relay.message import plain_headers
 from relay.outcome import Delivered, Outcome
 
 
@@ -25,7 +26,7 @@ class StdoutPublisher:
 
 def _line(event: Event) -> str:
     head = json.dumps(
-        {"destination": event.destination, "headers": dict(message_headers(event))}, ensure_ascii=False
+        {"destination": event.destination, "headers": dict(plain_headers(event))}, ensure_ascii=False
     )
     # The payload as PostgreSQL printed it, not parsed and printed again.
     return f'{head[:-1]}, "payload": {event.payload.decode()}}}\n'

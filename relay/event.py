@@ -38,19 +38,3 @@ RESERVED_HEADERS = frozenset(
         "replayed_at",
     }
 )
-
-
-def message_headers(event: Event) -> list[tuple[str, str]]:
-    """The headers of a message, in a fixed order: the relay's own, then the row's."""
-    headers = [
-        ("event_id", event.event_id),
-        ("event_type", event.event_type),
-        ("partition_key", event.key),
-        ("position", str(event.position)),
-        ("lease_generation", str(event.generation)),
-        ("attempt", str(event.attempt)),
-        ("created_at", event.created_at.isoformat()),
-    ]
-    if event.headers:
-        headers += [item for item in event.headers.items() if item[0] not in RESERVED_HEADERS]
-    return headers

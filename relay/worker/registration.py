@@ -179,7 +179,7 @@ def _refuse_other_publishers(
         theirs = (metadata.get("publisher"), metadata.get("destination"))
         if theirs != (settings.publisher, settings.destination):
             raise SettingsError(
-                f"worker {worker} relays {table.name} to {theirs[1]} by {theirs[0]}, this one would"
-                f" relay it to {settings.destination} by {settings.publisher}: stop the other first, use one table per"
-                " publisher, or pass --takeover"
+                f"worker {worker} relays {table.name} to {theirs[1]} by {theirs[0]}, this one"
+                f" would relay it to {settings.destination} by {settings.publisher}: stop the other first,"
+                " use one table per publisher, or pass --takeover"
             )

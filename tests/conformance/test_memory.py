@@ -4,7 +4,8 @@ from dataclasses import dataclass, field
 import pytest
 
 from publishers.memory import MemoryPublisher
-from relay.event import Event, message_headers
+from relay.event import Event
+from relay.message import plain_headers
 from relay.outcome import Delivered, Outcome, Refused
 from relay.testing import PublisherConformance, Received
 
@@ -20,7 +21,7 @@ class MemoryRig:
 
     def received(self, at_least: int) -> list[Received]:
         events: Sequence[Event] = [event for publisher in self.made for event in publisher.delivered]
-        return [Received(event.event_id, event.payload, dict(message_headers(event))) for event in events]
+        return [Received(event.event_id, event.payload, dict(plain_headers(event))) for event in events]
 
     def undeliverable(self, event: Event) -> Event:
         return event._replace(event_type="Refused")

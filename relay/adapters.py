@@ -16,7 +16,6 @@ import psycopg
 from psycopg.pq import TransactionStatus
 
 from relay.errors import NotInTransaction
-from relay.names import TableName
 
 Parameters: TypeAlias = Mapping[str, Any]
 
@@ -30,17 +29,12 @@ class Statement:
     @cached_property
     def clause(self) -> Any:
         """The same for SQLAlchemy, in its own notation: the driver below it may have any other."""
-        text = re.sub(r"%\((\w+)\)s|%%|:", _to_sqlalchemy, self.text)
+        text = re.sub(r"%\((\w+)\)s", r":\1", self.text.replace(":", r"\:"))
         return sys.modules["sqlalchemy"].text(text)
 
 
 Execute: TypeAlias = Callable[[Statement, Parameters], int]  # returns how many rows were written
 ExecuteAsync: TypeAlias = Callable[[Statement, Parameters], Awaitable[int]]
-
-
-def escaped(name: TableName) -> TableName:
-    """The name as it has to stand in the text of a Statement."""
-    return TableName(name.schema and name.schema.replace("%", "%%"), name.table.replace("%", "%%"))
 
 
 def executor(conn: Any) -> Execute:
@@ -166,9 +160,3 @@ def _adapter(kind: type, *, asynchronous: bool) -> Callable[[Any], Any]:
         f"{given} is not a connection whose transaction can be joined: pass a connection or cursor of "
         "psycopg, a Connection or Session of SQLAlchemy, or a connection of Django"
     )
-
-
-def _to_sqlalchemy(found: "re.Match[str]") -> str:
-    if found[1]:
-        return f":{found[1]}"
-    return "%" if found[0] == "%%" else r"\:"

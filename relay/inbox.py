@@ -9,7 +9,7 @@ be committed by itself it is refused (NotInTransaction).
 from typing import Any
 
 from relay import validation
-from relay.adapters import Parameters, Statement, async_executor, escaped, executor
+from relay.adapters import Parameters, Statement, async_executor, executor
 from relay.names import TableName
 from relay.store.sqltext import fill_inbox
 
@@ -23,7 +23,7 @@ class Inbox:
 
     def __init__(self, consumer: str, table: str = "inbox_dedupe") -> None:
         self._consumer = validation.text("consumer", consumer)
-        self._accept = Statement(fill_inbox(ACCEPT, escaped(TableName.parse(table))))
+        self._accept = Statement(fill_inbox(ACCEPT, TableName.parse(table)))
 
     def accept(self, conn: Any, event_id: str) -> bool:
         """Whether to apply the event now, in this transaction; False: this consumer has done so already.

@@ -16,7 +16,7 @@ from itertools import groupby
 from typing import Any, TypeAlias
 
 from relay import validation
-from relay.adapters import Parameters, Statement, async_executor, escaped, executor
+from relay.adapters import Parameters, Statement, async_executor, executor
 from relay.errors import InvalidEvent, SettingsError
 from relay.names import TableName
 from relay.store.sqltext import fill, regclass
@@ -86,7 +86,7 @@ class Outbox:
         if max_payload_bytes < 1:
             raise SettingsError(f"max_payload_bytes = {max_payload_bytes} must be at least 1")
         self._max_payload_bytes = max_payload_bytes
-        name = escaped(TableName.parse(table))
+        name = TableName.parse(table)
         self._lock_keys = Statement(fill(LOCK_KEYS, name, table=regclass(name, "outbox")))
         # Where max_attempts is left out the column's default decides, which the operator may have changed.
         self._insert_one = {

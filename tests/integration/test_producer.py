@@ -180,7 +180,10 @@ def test_in_a_pipeline_emit_still_knows_whether_a_row_was_written(database: str)
 def test_emit_many_of_5000_keeps_their_order_in_few_statements(
     database: str, conn: psycopg.Connection[Any]
 ) -> None:
-    events = (NewEvent("Counted", key=f"counter:{n % 7}", payload={"n": n}) for n in range(5000))
+    events = (
+        NewEvent("Counted", key=f"counter:{n % 7}", payload={"n": n}, event_id=f"evt-{9999 - n}")
+        for n in range(5000)
+    )
     assert outbox.emit_many(conn, events) == 5000
     # cmin: which command of its transaction wrote the row.
     assert conn.execute("SELECT count(DISTINCT cmin::text) FROM outbox").fetchone() == (5000 / CHUNK_ROWS,)

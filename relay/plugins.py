@@ -1,12 +1,12 @@
-"""Finds publishers by name, through the entry-point group `relay.publishers`.
+"""Finds publishers by name, through the entry-point group `relay.publishers`, or by `module:callable`.
 
-An entry point names a callable that takes the publisher's own settings as a mapping and returns a
-Publisher: `[kafka]` for `kafka`, `[publisher_options]` for a plugin of someone else's.
+The callable takes the publisher's own settings as a mapping and returns a Publisher: `[kafka]` for `kafka`,
+`[publisher_options]` for a plugin of someone else's.
 """
 
 from collections.abc import Callable, Mapping
 from difflib import get_close_matches
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
 from relay.errors import SettingsError
@@ -24,6 +24,8 @@ def find_publisher(name: str) -> Callable[[Mapping[str, Any]], Publisher]:
     for entry in entry_points(group=GROUP, name=name):
         factory: Callable[[Mapping[str, Any]], Publisher] = entry.load()
         return factory
+    if ":" in name:
+        return EntryPoint(name, name, GROUP).load()  # type: ignore[no-any-return]
     known = publisher_names()
     near = get_close_matches(name, known, 1)
     hint = f"did you mean '{near[0]}'?" if near else f"known are {', '.join(known)}"

@@ -7,7 +7,6 @@ import threading
 from bisect import bisect_left
 from collections import Counter as Tally
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from typing import assert_never
@@ -19,24 +18,13 @@ from prometheus_client.registry import Collector
 from relay.event import Event
 from relay.logs import redact
 from relay.outcome import Delivered, Outcome, Refused, Unconfirmed
+from relay.reading import Reading
 
 DESTINATION_LABELS = 100
 OTHER = "other"
 
 _FAST = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 _SLOW = (*_FAST, 60.0, 300.0, 1800.0, 3600.0, 21600.0, 86400.0)
-
-
-@dataclass(frozen=True)
-class Reading:
-    """What the database says about the outbox; None: it did not say in time."""
-
-    pending: float | None = None
-    processing: float | None = None
-    dead_letter: float | None = None
-    failed: float | None = None
-    oldest_pending_seconds: float | None = None
-    workers: float | None = None
 
 
 class Metrics:

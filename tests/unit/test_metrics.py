@@ -8,8 +8,9 @@ from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from relay.event import Event
-from relay.metrics import BulkHistogram, Metrics, Reading
+from relay.metrics import BulkHistogram, Metrics
 from relay.outcome import Delivered, Outcome, Refused, Unconfirmed
+from relay.reading import Reading
 
 NAMES = {
     "relay_claimed_events": "counter",

@@ -1,0 +1,270 @@
+"""Looking at an outbox: right where it can be, bounded everywhere, and in nobody's way."""
+
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import psycopg
+import pytest
+
+from relay.errors import RelayError
+from relay.names import TableName
+from relay.reading import Reading
+from relay.store import inspect
+from relay.store.connection import Table, connect, resolve
+from relay.store.inspect import Count, Counting, Filters, Gauges, events, show, status
+
+Conn = psycopg.Connection[Any]
+
+
+@pytest.fixture
+def conn(database: str) -> Iterator[Conn]:
+    with connect(database, "test") as connection:
+        yield connection
+
+
+@pytest.fixture
+def table(conn: Conn) -> Table:
+    return resolve(conn, TableName.parse("outbox"))
+
+
+SHAPES = {
+    "pending": "",
+    "processing": "claimed_by = 'w1', claimed_at = now(), lease_expires_at = now(), lease_generation = 1,"
+    " attempts = 1",
+    "completed": "completed_at = now(), receipt = 'orders[0]@7'",
+    "dead_letter": "completed_at = now(), parked_at = now(), last_error = 'Refused: too LARGE', attempts = 5",
+    "failed": "parked_at = now(), available_at = 'infinity', last_error = '100% wrong', attempts = 5",
+}
+
+
+def add(conn: Conn, event_id: str, status: str = "pending", key: str | None = None, more: str = "") -> None:
+    """A row in the given status; `more` are further SET clauses."""
+    conn.execute(
+        "INSERT INTO outbox (partition_key, event_type, payload, idempotency_key) VALUES (%s, %s, %s, %s)",
+        [key or f"key:{event_id}", f"Type{event_id[0].upper()}", '{"n": 1.00}', event_id],
+    )
+    clauses = ", ".join(filter(None, [f"status = '{status}'", SHAPES[status], more])).replace("%", "%%")
+    conn.execute(f"UPDATE outbox SET {clauses} WHERE idempotency_key = %s", [event_id])
+
+
+def ids(rows: list[dict[str, Any]]) -> list[str]:
+    return [row["event_id"] for row in rows]
+
+
+def test_every_status_is_counted(any_postgres: int, conn: Conn, table: Table) -> None:
+    for number, name in enumerate(SHAPES, start=1):
+        for index in range(number):
+            add(conn, f"{name}-{index}", name)
+    conn.execute(
+        "INSERT INTO outbox_leases VALUES (1, 'w1', now(), now(), 2, '{1,2}', '{a,b}', '{1,2}', '{1,2}')"
+    )
+    conn.execute("ANALYZE outbox")
+    counts = Counting(table, 100).count(conn)
+    assert counts.pending == Count(1)
+    assert counts.processing == Count(2)
+    assert counts.completed == Count(3, exact=False)
+    assert counts.dead_letter == Count(4)
+    assert counts.failed == Count(5)
+    assert counts.archived == Count(0)
+
+
+def test_an_empty_outbox_has_nothing_and_nothing_is_old(conn: Conn, table: Table) -> None:
+    counts = Counting(table, 100).count(conn)
+    assert (counts.pending, counts.oldest_pending_seconds, counts.workers) == (Count(0), None, 0)
+    assert Gauges(table).read(conn) == Reading(0, 0, 0, 0, 0.0, 0)
+
+
+def test_counts_beyond_the_bound_are_marked_and_estimated(conn: Conn, table: Table) -> None:
+    conn.execute(
+        "INSERT INTO outbox (partition_key, event_type, payload)"
+        " SELECT 'k' || i, 'E', '{}' FROM generate_series(1, 300) i"
+    )
+    assert Counting(table, 300).count(conn).pending == Count(300)
+    before = Counting(table, 100).count(conn).pending
+    assert before == Count(101, exact=False)
+    assert str(before) == ">= 101"
+    conn.execute("ANALYZE outbox")
+    assert Counting(table, 100).count(conn).pending == Count(300, exact=False)
+
+
+def test_the_oldest_is_the_oldest_that_could_be_published(conn: Conn, table: Table) -> None:
+    def oldest() -> float | None:
+        return Counting(table, 100).count(conn).oldest_pending_seconds
+
+    def between(low: float, high: float) -> bool:
+        value = oldest()
+        return value is not None and low <= value < high
+
+    past = "created_at = now() - interval '{}', available_at = now() - interval '{}'"
+    add(conn, "done", "completed", more=past.format("9 hours", "9 hours"))
+    add(conn, "blocking", "failed", more="created_at = now() - interval '8 hours'")
+    assert oldest() is None
+    add(
+        conn,
+        "tomorrow",
+        more="available_at = now() + interval '1 day', created_at = now() - interval '7 hours'",
+    )
+    assert oldest() is None
+    add(conn, "scheduled", more=past.format("6 hours", "1 minute"))
+    assert between(60, 120)
+    add(conn, "fresh", more=past.format("1 hour", "1 hour"))
+    assert between(3600, 3660)
+    retrying = (
+        ", attempts = 2, created_at = now() - interval '2 hours', available_at = now() + interval '1 minute'"
+    )
+    add(conn, "retrying", more=retrying)
+    assert between(7200, 7260)
+
+
+def test_gauges_come_back_empty_rather_than_late(
+    conn: Conn, table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(inspect, "GAUGES_SECONDS", 0.05)
+    with psycopg.connect(conn.info.dsn) as other:
+        other.execute("LOCK TABLE outbox")
+        assert Gauges(table).read(conn) == Reading()
+    assert Gauges(table).read(conn).pending == 0
+    assert conn.execute("SHOW statement_timeout").fetchone() == ("0",)
+
+
+def test_gauges_leave_the_session_as_it_was(conn: Conn, table: Table) -> None:
+    Gauges(table).read(conn)
+    assert conn.execute("SHOW enable_seqscan").fetchone() == ("off",)
+    assert conn.info.transaction_status == psycopg.pq.TransactionStatus.IDLE
+
+
+def test_counting_reads_no_completed_row(conn: Conn, table: Table) -> None:
+    conn.execute(
+        "INSERT INTO outbox (partition_key, event_type, payload, status, completed_at)"
+        " SELECT 'k' || i, 'E', '{}', 'completed', now() FROM generate_series(1, 5000) i"
+    )
+    conn.execute("ANALYZE outbox")
+    conn.execute("SELECT pg_stat_force_next_flush()")
+    before = conn.execute("SELECT pg_stat_get_tuples_returned('outbox'::regclass)").fetchone()
+    status(conn, table)
+    Gauges(table).read(conn)
+    conn.execute("SELECT pg_stat_force_next_flush()")
+    after = conn.execute("SELECT pg_stat_get_tuples_returned('outbox'::regclass)").fetchone()
+    assert before == after
+
+
+def test_status_names_workers_blocked_keys_pauses_and_breakers(conn: Conn, table: Table) -> None:
+    add(conn, "b-first", "failed", key="order:1")
+    add(conn, "b-second", "failed", key="order:1")
+    add(conn, "b-other", "failed", key="order:2")
+    add(conn, "waiting", key="order:1")
+    conn.execute(
+        "INSERT INTO outbox_workers (id, status, metadata) VALUES ('w1', 'alive', '{\"host\": \"here\"}')"
+    )
+    conn.execute("INSERT INTO outbox_workers (id, status) VALUES ('w0', 'dead')")
+    conn.execute(
+        "INSERT INTO outbox_leases VALUES (1, 'w1', now(), now(), 7, '{1}', '{a}', '{1}', '{1}'),"
+        " (2, 'w1', now(), now(), 3, '{1}', '{a}', '{1}', '{1}')"
+    )
+    conn.execute(
+        "INSERT INTO outbox_pauses (scope, value, origin, reason, paused_by, until) VALUES"
+        " ('key', 'order:9', 'operator', 'audit', 'ann', NULL),"
+        " ('destination', 'orders', 'breaker', 'no leader', 'w1', now() + interval '1 minute'),"
+        " ('all', '', 'operator', 'over', 'ann', now() - interval '1 minute')"
+    )
+    found = status(conn, table)
+    assert [(row["key"], row["event_id"]) for row in found["blocked_keys"]] == [
+        ("order:1", "b-first"),
+        ("order:2", "b-other"),
+    ]
+    workers = {worker["id"]: worker for worker in found["workers"]}
+    assert workers["w1"]["processing"] == 10
+    assert workers["w1"]["metadata"] == {"host": "here"}
+    assert workers["w0"]["status"] == "dead"
+    assert [(pause["scope"], pause["value"]) for pause in found["pauses"]] == [("key", "order:9")]
+    assert [(pause["scope"], pause["value"]) for pause in found["breakers"]] == [("destination", "orders")]
+    assert found["counts"]["failed"] == {"value": 3, "exact": True}
+
+
+def test_events_are_listed_newest_first_and_page_by_position(conn: Conn, table: Table) -> None:
+    for number in range(5):
+        add(conn, f"e{number}")
+    first = events(conn, table, Filters(limit=3))
+    assert ids(first) == ["e4", "e3", "e2"]
+    assert ids(events(conn, table, Filters(limit=3, before=first[-1]["position"]))) == ["e1", "e0"]
+
+
+@pytest.mark.parametrize(
+    "filters, expected",
+    [
+        (Filters(status="pending"), ["pending"]),
+        (Filters(status="processing"), ["processing"]),
+        (Filters(status="completed"), ["completed"]),
+        (Filters(status="completed", since=datetime(2020, 1, 1, tzinfo=UTC)), ["completed"]),
+        (Filters(status="completed", since=datetime.now(UTC) + timedelta(days=1)), []),
+        (Filters(status="dead_letter"), ["dead_letter"]),
+        (Filters(status="failed"), ["failed"]),
+        (Filters(key="key:failed"), ["failed"]),
+        (Filters(key="key:failed", status="pending"), []),
+        (Filters(event_type="TypeP"), ["processing", "pending"]),
+        (Filters(error="TOO large"), ["dead_letter"]),
+        (Filters(error="100%"), ["failed"]),
+        (Filters(error="_"), []),
+        (
+            Filters(since=datetime(2020, 1, 1, tzinfo=UTC)),
+            ["failed", "dead_letter", "completed", "processing", "pending"],
+        ),
+        (Filters(since=datetime.now(UTC) + timedelta(days=1)), []),
+    ],
+)
+def test_filters_choose_events(conn: Conn, table: Table, filters: Filters, expected: list[str]) -> None:
+    for name in SHAPES:
+        add(conn, name, name)
+    assert ids(events(conn, table, filters)) == expected
+
+
+def test_an_event_that_holds_its_key_has_no_time_at_which_it_is_due(conn: Conn, table: Table) -> None:
+    add(conn, "stuck", "failed")
+    assert events(conn, table, Filters())[0]["available_at"] is None
+    row = show(conn, table, "stuck")
+    assert row is not None
+    assert row["available_at"] is None
+
+
+def test_show_has_every_column_and_the_payload_as_stored(conn: Conn, table: Table) -> None:
+    add(conn, "e1", "completed")
+    row = show(conn, table, "e1")
+    assert row is not None
+    assert row["payload"] == '{"n": 1.00}'
+    assert (row["status"], row["receipt"], row["archived"]) == ("completed", "orders[0]@7", False)
+    columns = conn.execute(
+        "SELECT count(*) FROM pg_attribute WHERE attrelid = 'outbox'::regclass AND attnum > 0"
+    ).fetchone()
+    assert columns == (len(row) - 1,)
+
+
+def test_show_finds_archived_events_and_prefers_the_outbox(conn: Conn, table: Table) -> None:
+    add(conn, "e1", "completed")
+    conn.execute("INSERT INTO outbox_archive SELECT * FROM outbox")
+    conn.execute("DELETE FROM outbox")
+    row = show(conn, table, "e1")
+    assert row is not None
+    assert row["archived"] is True
+    add(conn, "e1")
+    row = show(conn, table, "e1")
+    assert row is not None
+    assert (row["archived"], row["status"]) == (False, "pending")
+    assert show(conn, table, "unknown") is None
+
+
+def test_a_look_that_takes_too_long_is_one_sentence_with_a_remedy(
+    conn: Conn, table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(inspect, "LIST_SECONDS", 0.05)
+    monkeypatch.setattr(inspect, "STATUS_SECONDS", 0.05)
+    with psycopg.connect(conn.info.dsn) as other:
+        other.execute("LOCK TABLE outbox")
+        with pytest.raises(
+            RelayError, match=r"listing events took longer than 0\.05 s .* narrow it by --status"
+        ):
+            events(conn, table, Filters())
+        with pytest.raises(RelayError, match=r"looking at the outbox took longer than 0\.05 s"):
+            status(conn, table)
+        with pytest.raises(RelayError, match="looking for the event took longer"):
+            show(conn, table, "e1")

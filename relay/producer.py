@@ -48,7 +48,7 @@ INSERT INTO {outbox}
   (partition_key, event_type, payload, idempotency_key, headers, destination, available_at{column})
 VALUES
   (%(key)s, %(event_type)s, CAST(%(payload)s AS jsonb), %(event_id)s, CAST(%(headers)s AS jsonb),
-   %(destination)s, COALESCE(CAST(%(available_at)s AS timestamptz), now()){value})
+   %(destination)s, COALESCE(CAST(CAST(%(available_at)s AS text) AS timestamptz), now()){value})
 ON CONFLICT DO NOTHING
 """
 

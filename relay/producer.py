@@ -1,9 +1,9 @@
 """Writes events into the outbox, inside the caller's own transaction.
 
 Guarantees: an event is in the table if and only if the caller's transaction commits; nothing here commits,
-and an INSERT that would be committed by itself is refused (NotInTransaction). An event that the database or
-a publisher could never take is refused before the database sees it (InvalidEvent). The role needs no right
-but INSERT. The same event_id again leaves one row.
+and an INSERT that would be committed by itself is refused (NotInTransaction). An event that the table
+could not hold is refused before the database sees it (InvalidEvent). The role needs no right but INSERT.
+The same event_id again leaves one row.
 """
 
 import os

@@ -111,7 +111,7 @@ def test_the_oldest_is_the_oldest_that_could_be_published(conn: Conn, table: Tab
     add(conn, "fresh", more=past.format("1 hour", "1 hour"))
     assert between(3600, 3660)
     retrying = (
-        ", attempts = 2, created_at = now() - interval '2 hours', available_at = now() + interval '1 minute'"
+        "attempts = 2, created_at = now() - interval '2 hours', available_at = now() + interval '1 minute'"
     )
     add(conn, "retrying", more=retrying)
     assert between(7200, 7260)

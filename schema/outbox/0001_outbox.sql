@@ -117,14 +117,16 @@ CREATE TABLE {workers} (
   metadata     jsonb NOT NULL DEFAULT '{{}}'
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 200);
 
+-- What is held: by an operator, or by a breaker until it is worth another try.
 CREATE TABLE {pauses} (
-  scope      text NOT NULL CHECK (scope IN ('all', 'destination', 'event_type', 'key')),
-  value      text COLLATE "C" NOT NULL,
+  scope      text NOT NULL CHECK (scope IN ('all', 'destination', 'host', 'route', 'event_type', 'key')),
+  value      text COLLATE "C" NOT NULL CHECK ((value = '') = (scope = 'all')),
   origin     text NOT NULL CHECK (origin IN ('operator', 'breaker')),
   reason     text NOT NULL,
   paused_by  text NOT NULL,
   paused_at  timestamptz NOT NULL DEFAULT now(),
-  until      timestamptz,
+  until      timestamptz CHECK (until IS NOT NULL OR origin = 'operator'),
+  failures   int NOT NULL DEFAULT 1,
   PRIMARY KEY (scope, value, origin)
 );
 

@@ -1,0 +1,39 @@
+"""What a pause is about. Pure.
+
+A pause holds the events that its subject names; an operator sets it, or a breaker does when a broker fails.
+"""
+
+from typing import Literal, NamedTuple, TypeAlias
+
+from relay.event import Event
+
+PauseScope: TypeAlias = Literal["all", "destination", "host", "route", "event_type", "key"]
+
+
+class Subject(NamedTuple):
+    scope: PauseScope
+    value: str
+
+    def __str__(self) -> str:
+        return "everything" if self.scope == "all" else f"{self.scope.replace('_', ' ')} {self.value}"
+
+
+ALL = Subject("all", "")
+
+
+def subject_of(scope: PauseScope, event: Event) -> Subject:
+    """The subject of that scope which the event belongs to; the claim says the same in SQL."""
+    match scope:
+        case "all":
+            return ALL
+        case "destination":
+            return Subject(scope, event.destination)
+        case "host":
+            parts = event.destination.split("/", 3)
+            return Subject(scope, parts[2] if len(parts) > 2 else "")
+        case "route":
+            return Subject(scope, f"{event.destination}/{event.event_type}")
+        case "event_type":
+            return Subject(scope, event.event_type)
+        case "key":
+            return Subject(scope, event.key)

@@ -9,43 +9,50 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 BUCKETS = 1024
-_THE_PAST = (datetime(1, 1, 1, tzinfo=UTC), 0)
+THE_PAST = (datetime(1, 1, 1, tzinfo=UTC), 0)
 
 
 @dataclass
 class Scan:
     start: int = 0
     keys: dict[int, str] = field(default_factory=dict)  # bucket → last key looked at; absent: from its first
-    later: tuple[datetime, int] = _THE_PAST  # last row looked at among those that waited
-    barren: int = 0  # buckets looked at in a row without claiming anything
+    later: tuple[datetime, int] = THE_PAST  # last row looked at among those that waited
+    later_rests: bool = False  # keys that waited filled the last claim: the next is for fresh ones alone
 
     def after(self, bucket: int) -> str:
         return self.keys.get(bucket, "")
 
-    def advance_later(self, last: tuple[datetime, int] | None, full: bool) -> None:
-        """Go on behind `last` if the window was full, else start over."""
-        self.later = last if last is not None and full else _THE_PAST
+    def pass_over(self, buckets: Sequence[int]) -> None:
+        """Go on behind buckets that others hold; their cursors stay."""
+        if buckets:
+            self.start = (buckets[-1] + 1) % BUCKETS
 
-    def advance(
-        self, looked: Sequence[int], reached: Sequence[tuple[int, str, int]], *, full: bool, key_limit: int
-    ) -> None:
+    def advance(self, looked: Sequence[int], reached: Sequence[tuple[int, str]], *, full: bool) -> None:
         """Move on after a claim.
 
         looked: buckets in the order the claim went through them. reached: of those in which it saw
-        keys, the last key and how many. full: the claim stopped at its rows or bytes, so the last
-        bucket reached is not finished and those behind it were not looked at.
+        keys, the last key. full: the claim stopped at one of its limits, so the last bucket reached
+        is not finished and those behind it were not looked at.
         """
-        last = reached[-1][0] if reached and full else None
-        seen = {bucket: (key, count) for bucket, key, count in reached}
+        self.later_rests = full and not reached and bool(looked)
+        if full and not reached:
+            return
+        last = reached[-1][0] if full else None
         for bucket in looked:
-            key, count = seen.get(bucket, ("", 0))
-            if bucket == last or count >= key_limit:
-                self.keys[bucket] = key
-            else:
-                self.keys.pop(bucket, None)
             if bucket == last:
-                break
-        if last is not None:
-            self.start = last
-        elif looked:
+                self.keys[bucket] = reached[-1][1]
+                self.start = bucket
+                return
+            self.keys.pop(bucket, None)
+        if looked:
             self.start = (looked[-1] + 1) % BUCKETS
+
+
+def reach(buckets: Sequence[int], limit: int) -> int:
+    """How many of these come before the first that would be one bucket too many."""
+    seen: set[int] = set()
+    for n, bucket in enumerate(buckets):
+        if bucket not in seen and len(seen) == limit:
+            return n
+        seen.add(bucket)
+    return len(buckets)

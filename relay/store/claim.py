@@ -17,13 +17,15 @@ from psycopg.pq import TransactionStatus
 
 from relay.errors import Overtaken
 from relay.event import Event
-from relay.scan import Scan
+from relay.scan import THE_PAST, Scan, reach
 from relay.store.connection import Table
 from relay.store.sqltext import fill, regclass, verbatim
 
 # Each locked bucket is an entry in the lock table that all sessions of the server share.
 BUCKETS_PER_CLAIM = 64
 LATER_ROWS_PER_CLAIM = 256
+# Heads that a claim looks at, at least: those that are held must not crowd out the others.
+HEADS_PER_CLAIM = 2 * LATER_ROWS_PER_CLAIM
 
 FRESH = "o.completed_at IS NULL AND o.available_at <= o.created_at"
 LATER = "o.completed_at IS NULL AND o.available_at > o.created_at"
@@ -56,52 +58,54 @@ fresh AS MATERIALIZED (
   SELECT a.b, row_number() OVER () AS i
   FROM (SELECT b FROM ahead UNION ALL SELECT b FROM behind) a LIMIT %(buckets)s),
 later AS MATERIALIZED (
-  SELECT o.available_at, o.id, o.partition_bucket AS b, o.partition_key AS k FROM {outbox} o
-  WHERE {LATER} AND o.available_at <= now() AND (o.available_at, o.id) > (%(later_at)s, %(later_id)s)
-  ORDER BY o.available_at, o.id LIMIT %(later_rows)s),
+  SELECT d.*, row_number() OVER () AS i FROM (
+    SELECT o.available_at, o.id, o.partition_bucket AS b, o.partition_key AS k FROM {outbox} o
+    WHERE {LATER} AND o.available_at <= now() AND (o.available_at, o.id) > (%(later_at)s, %(later_id)s)
+    ORDER BY o.available_at, o.id LIMIT %(later_rows)s) d),
 locked AS MATERIALIZED (
   SELECT w.b FROM (
-    SELECT b FROM fresh UNION SELECT b FROM (SELECT DISTINCT b FROM later LIMIT %(buckets)s) l) w
+    SELECT b FROM fresh
+    UNION SELECT b FROM (SELECT b FROM later GROUP BY b ORDER BY min(i) LIMIT %(buckets)s) l) w
   WHERE pg_try_advisory_xact_lock(%(namespace)s, w.b))
 SELECT (SELECT array_agg(b ORDER BY i) FROM fresh) AS fresh,
        (SELECT array_agg(b) FROM locked) AS locked,
-       array_agg(b) AS later_buckets, array_agg(k) AS later_keys,
-       max(available_at) AS last_at, (array_agg(id ORDER BY available_at DESC, id DESC))[1] AS last_id
+       array_agg(b ORDER BY i) AS later_buckets, array_agg(k ORDER BY i) AS later_keys,
+       array_agg(available_at ORDER BY i) AS later_at, array_agg(id ORDER BY i) AS later_ids
 FROM later
 """
 
-# Candidates are keys: first those whose wait is over, then fresh ones by a loose scan of each bucket
-# behind its cursor. The head decides; a run is cut at the first row that is not due or of another
-# class of losses, at the rows and at the bytes of one claim. A head that was tried before goes alone.
+# Candidates are keys: first those whose wait is over, longest first, then fresh ones by a loose scan of
+# each bucket behind its cursor. The head decides; a run is cut at the first row that is not due or of
+# another class of losses, at the rows and at the bytes of one claim. A head that was tried before goes
+# alone. Heads that are held count among those looked at, so that every claim gets on.
 CLAIM = """
 WITH busy AS MATERIALIZED (
   SELECT DISTINCT u.k FROM {leases} l CROSS JOIN LATERAL unnest(l.buckets, l.keys) u(b, k)
   WHERE u.b = ANY(%(locked)s::int[])),
 waited AS MATERIALIZED (
-  SELECT DISTINCT u.b, u.k FROM unnest(%(later_buckets)s::int[], %(later_keys)s::text[]) u(b, k)
-  WHERE u.b = ANY(%(locked)s::int[])),
+  SELECT u.b, u.k FROM unnest(%(later_buckets)s::int[], %(later_keys)s::text[]) WITH ORDINALITY u(b, k, i)
+  WHERE u.b = ANY(%(locked)s::int[]) GROUP BY u.b, u.k ORDER BY min(u.i)),
 found AS (
-  SELECT 0 AS i, 0 AS n, w.b, w.k COLLATE "C" AS k, h.id, h.due, h.attempts, h.losses FROM waited w
+  SELECT 0 AS i, w.b, w.k COLLATE "C" AS k, h.id, h.due, h.attempts, h.losses FROM waited w
   LEFT JOIN LATERAL (
     SELECT o.id, {DUE} AS due, o.attempts, o.losses FROM {outbox} o
     WHERE {FRESH} AND o.partition_bucket = w.b AND o.partition_key = w.k ORDER BY o.id LIMIT 1) h ON true
   UNION ALL
-  SELECT x.i::int, h.n, x.b, h.k, h.id, h.due, h.attempts, h.losses
+  SELECT x.i::int, x.b, h.k, h.id, h.due, h.attempts, h.losses
   FROM unnest(%(fresh)s::int[], %(cursors)s::text[]) WITH ORDINALITY x(b, after, i)
   CROSS JOIN LATERAL (
     WITH RECURSIVE step AS (
-      (SELECT o.partition_key AS k, o.id, {DUE} AS due, o.attempts, o.losses, 1 AS n FROM {outbox} o
+      (SELECT o.partition_key AS k, o.id, {DUE} AS due, o.attempts, o.losses FROM {outbox} o
        WHERE {FRESH} AND o.partition_bucket = x.b AND o.partition_key > x.after
        ORDER BY o.partition_key, o.id LIMIT 1)
       UNION ALL
-      SELECT s.k, s.id, s.due, s.attempts, s.losses, step.n + 1 FROM step CROSS JOIN LATERAL (
+      SELECT s.* FROM step CROSS JOIN LATERAL (
         SELECT o.partition_key AS k, o.id, {DUE} AS due, o.attempts, o.losses FROM {outbox} o
         WHERE {FRESH} AND o.partition_bucket = x.b AND o.partition_key > step.k
-        ORDER BY o.partition_key, o.id LIMIT 1) s
-      WHERE step.n < %(keys)s)
+        ORDER BY o.partition_key, o.id LIMIT 1) s)
     SELECT * FROM step WHERE NOT EXISTS (SELECT FROM waited w WHERE w.k = step.k)) h),
 heads AS (
-  SELECT f.i, f.n, f.b, f.k, NOT EXISTS (SELECT FROM busy WHERE busy.k = f.k)
+  SELECT f.i, f.b, f.k, NOT EXISTS (SELECT FROM busy WHERE busy.k = f.k)
            AND CASE WHEN l.id IS NULL THEN f.due ELSE l.due END AS free,
          CASE WHEN l.id IS NULL THEN f.attempts ELSE l.attempts END AS attempts,
          CASE WHEN l.id IS NULL THEN f.losses ELSE l.losses END AS losses
@@ -110,7 +114,7 @@ heads AS (
     WHERE {LATER} AND o.partition_bucket = f.b AND o.partition_key = f.k AND (f.id IS NULL OR o.id < f.id)
     ORDER BY o.id LIMIT 1) l ON true),
 chosen AS (
-  SELECT h.i, h.n, h.b, h.k, h.free, h.losses, run.tid, run.id, run.bytes
+  SELECT h.i, h.b, h.k, h.free, h.losses, run.tid, run.id, run.bytes
   FROM heads h LEFT JOIN LATERAL (
     SELECT r.tid, r.id, r.bytes FROM (
       SELECT e.tid, e.id, e.bytes,
@@ -128,11 +132,12 @@ chosen AS (
          ORDER BY o.id LIMIT CASE WHEN h.attempts > 0 THEN 1 ELSE %(rows)s END)
       ) e) r
     WHERE r.due ORDER BY r.id LIMIT CASE WHEN h.attempts > 0 THEN 1 ELSE %(rows)s END) run ON true
-  LIMIT %(rows)s),
+  LIMIT %(heads)s),
 weighed AS MATERIALIZED (
-  SELECT c.*, coalesce(sum(c.bytes) OVER (ROWS UNBOUNDED PRECEDING) - coalesce(c.bytes, 0), 0) AS before
-  FROM chosen c),
-cut AS MATERIALIZED (SELECT * FROM weighed WHERE before < %(bytes)s),
+  SELECT c.*, coalesce(sum(c.bytes) OVER so_far - coalesce(c.bytes, 0), 0) AS before,
+         count(c.tid) OVER so_far AS taken
+  FROM chosen c WINDOW so_far AS (ROWS UNBOUNDED PRECEDING)),
+cut AS MATERIALIZED (SELECT * FROM weighed WHERE before < %(bytes)s AND taken <= %(rows)s),
 lease AS MATERIALIZED (SELECT nextval({GENERATION}) AS generation, clock_timestamp() AS at
   WHERE EXISTS (SELECT FROM cut WHERE tid IS NOT NULL)),
 taken AS (
@@ -161,8 +166,8 @@ SELECT NULL::bigint AS position, NULL::text AS key, NULL::text AS event_id, NULL
           'lost_once', count(*) FILTER (WHERE free AND tid IS NULL AND losses = 1),
           'lost_more', count(*) FILTER (WHERE free AND tid IS NULL AND losses > 1),
           'tids', (SELECT array_agg(tid ORDER BY id)::text FROM taken),
-          'buckets', (SELECT coalesce(jsonb_agg(jsonb_build_array(c.b, c.k, c.n) ORDER BY c.i), '[]') FROM (
-             SELECT i, b, max(k) AS k, max(n) AS n FROM cut WHERE i > 0 GROUP BY i, b) c))
+          'buckets', (SELECT coalesce(jsonb_agg(jsonb_build_array(c.b, c.k) ORDER BY c.i), '[]') FROM (
+             SELECT i, b, max(k) AS k FROM cut WHERE i > 0 GROUP BY i, b) c))
         FROM cut) AS headers,
        NULL::timestamptz AS created_at, NULL::bigint AS generation, NULL::int AS attempt,
        NULL::int AS max_attempts
@@ -188,6 +193,11 @@ class Limits:
     rows: int
     bytes: int
     losses: tuple[int, int] = (0, 0)
+    heads: int = HEADS_PER_CLAIM  # it may look at, or as many as rows if that is more
+
+    def suspects(self, rows: int, losses: tuple[int, int]) -> "Limits":
+        """For a claim that sees every head that this one sees, and takes those that lost a lease."""
+        return Limits(rows, self.bytes, losses, max(self.rows, self.heads))
 
 
 @dataclass(frozen=True)
@@ -197,6 +207,7 @@ class Look:
     claim: Claim | None
     buckets: int  # that had fresh rows: all there are when fewer than BUCKETS_PER_CLAIM
     skipped: int = 0  # of those, how many another worker was claiming from
+    full: bool = False  # it stopped at a limit: there may be more to see
     lost_once: int = 0  # heads left alone because they lost a lease before
     lost_more: int = 0
 
@@ -238,21 +249,28 @@ class Claiming:
 
     def _look(self, conn: Connection[Any], scan: Scan, limits: Limits) -> Look:
         places = self._lock_buckets(conn, scan)
-        if not places.locked:
-            scan.advance(places.fresh, [], full=False, key_limit=limits.rows)
-            return Look(None, len(places.fresh), len(places.fresh))
         looked = [bucket for bucket in places.fresh if bucket in places.locked]
+        if not looked:
+            scan.pass_over(places.fresh)
+        if not places.locked:
+            return Look(None, len(places.fresh), len(places.fresh), places.more_later)
         rows = self._take(conn, scan, limits, places, looked)
         header: dict[str, Any] = next(row for row in rows if not row.generation).headers  # type: ignore[assignment]
         events = [row for row in rows if row.generation]
         events.sort()
         if len(events) != header["chosen"]:
             raise Overtaken(f"a claim chose {header['chosen']} events but changed {len(events)}")
-        full = header["seen"] >= limits.rows or header["cut"]
-        scan.advance(looked, header["buckets"], full=full, key_limit=limits.rows)
+        full = header["seen"] >= max(limits.rows, limits.heads) or header["cut"]
+        scan.advance(looked, header["buckets"], full=full)
         claim = Claim(events[0].generation, events, header["tids"]) if events else None
-        skipped = len(places.fresh) - len(looked)
-        return Look(claim, len(places.fresh), skipped, header["lost_once"], header["lost_more"])
+        return Look(
+            claim,
+            len(places.fresh),
+            len(places.fresh) - len(looked),
+            full or places.more_later,
+            header["lost_once"],
+            header["lost_more"],
+        )
 
     def _lock_buckets(self, conn: Connection[Any], scan: Scan) -> "_Places":
         row = (
@@ -265,16 +283,18 @@ class Claiming:
                     "buckets": BUCKETS_PER_CLAIM,
                     "later_at": scan.later[0],
                     "later_id": scan.later[1],
-                    "later_rows": LATER_ROWS_PER_CLAIM,
+                    "later_rows": 0 if scan.later_rests else LATER_ROWS_PER_CLAIM,
                 },
             )
             .fetchone()
         )
         assert row is not None
-        fresh, locked, later_buckets, later_keys, last_at, last_id = row
-        waited = later_keys or []
-        scan.advance_later((last_at, last_id), full=len(waited) == LATER_ROWS_PER_CLAIM)
-        return _Places(fresh or [], frozenset(locked or []), later_buckets or [], waited)
+        fresh, locked, later_buckets, later_keys, later_at, later_ids = (column or [] for column in row)
+        n = reach(later_buckets, BUCKETS_PER_CLAIM)
+        more_later = scan.later_rests or n < len(later_keys) or n == LATER_ROWS_PER_CLAIM
+        if not scan.later_rests:
+            scan.later = (later_at[n - 1], later_ids[n - 1]) if more_later else THE_PAST
+        return _Places(fresh, frozenset(locked), later_buckets[:n], later_keys[:n], more_later)
 
     def _take(
         self, conn: Connection[Any], scan: Scan, limits: Limits, places: "_Places", looked: list[int]
@@ -289,7 +309,7 @@ class Claiming:
                 "cursors": [scan.after(bucket) for bucket in looked],
                 "later_buckets": places.later_buckets,
                 "later_keys": places.later_keys,
-                "keys": limits.rows,
+                "heads": max(limits.rows, limits.heads),
                 "rows": limits.rows,
                 "bytes": limits.bytes,
                 "losses_from": limits.losses[0],
@@ -303,6 +323,7 @@ class _Places(NamedTuple):
     locked: frozenset[int]
     later_buckets: list[int]
     later_keys: list[str]
+    more_later: bool
 
 
 def _event_row(cursor: Any) -> Callable[[Sequence[Any]], Event]:

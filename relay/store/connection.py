@@ -16,6 +16,8 @@ _SESSION = {
     "enable_seqscan": "off",
     "plan_cache_mode": "force_custom_plan",
     "jit": "off",
+    # A database may default to stricter levels; under them a lost lease would be an error of the server.
+    "default_transaction_isolation": "read committed",
     "idle_in_transaction_session_timeout": "10s",
     "TimeZone": "UTC",
 }

@@ -41,7 +41,7 @@ settled AS ({UPDATE} RETURNING 1)
 DELETE = """
 WITH {FENCE}, {ACTS},
 gone AS (
-  DELETE FROM {outbox} o USING act WHERE o.ctid = act.tid AND act.act = 'complete' AND {MINE} RETURNING 1),
+  DELETE FROM {outbox} o USING act WHERE {HERE} AND act.act = 'complete' RETURNING 1),
 others AS ({UPDATE} AND act.act <> 'complete' RETURNING 1),
 settled AS (SELECT FROM gone UNION ALL SELECT FROM others)
 {COUNTS}
@@ -49,7 +49,7 @@ settled AS (SELECT FROM gone UNION ALL SELECT FROM others)
 ARCHIVE = """
 WITH {FENCE}, {ACTS},
 gone AS (
-  DELETE FROM {outbox} o USING act WHERE o.ctid = act.tid AND act.act = 'complete' AND {MINE}
+  DELETE FROM {outbox} o USING act WHERE {HERE} AND act.act = 'complete'
   RETURNING o.*, act.receipt AS given),
 archived AS (
   INSERT INTO {archive} ({COLUMNS}, status, completed_at, receipt)
@@ -70,8 +70,11 @@ lease AS (
     "ACTS": """
 act AS MATERIALIZED (
   SELECT u.* FROM lease CROSS JOIN LATERAL unnest(
-    %(tids)s::tid[], %(acts)s::text[], %(delays)s::float8[], %(errors)s::text[], %(receipts)s::text[]
-  ) u(tid, act, delay, error, receipt))""",
+    %(tids)s::tid[], %(ids)s::int8[], %(acts)s::text[], %(delays)s::float8[], %(errors)s::text[],
+    %(receipts)s::text[]
+  ) u(tid, id, act, delay, error, receipt))""",
+    # The id too: rows of one lease can change places (CLUSTER). In a form that no index serves.
+    "HERE": "o.ctid = act.tid AND o.id IS NOT DISTINCT FROM act.id AND {MINE}",
     "UPDATE": """
   UPDATE {outbox} o SET
     status = CASE act.act WHEN 'complete' THEN 'completed' WHEN 'dead_letter' THEN 'dead_letter'
@@ -84,7 +87,7 @@ act AS MATERIALIZED (
     losses = CASE act.act WHEN 'release' THEN o.losses ELSE 0 END,
     last_error = coalesce(act.error, o.last_error), receipt = act.receipt, lease_expires_at = NULL,
     claimed_by = CASE WHEN act.act IN ('retry', 'release') THEN NULL ELSE o.claimed_by END
-  FROM act WHERE o.ctid = act.tid AND {MINE}""",
+  FROM act WHERE {HERE}""",
     "COUNTS": "SELECT (SELECT size FROM lease), (SELECT count(*) FROM settled)",
     "COLUMNS": "id, created_at, available_at, partition_bucket, attempts, max_attempts, losses,"
     " partition_key, event_type, idempotency_key, destination, lease_generation, claimed_at, parked_at,"
@@ -130,10 +133,11 @@ class Settling:
         if self._delete_all is not None and all(s.act == "complete" for s in settlements):
             return self._delete_all, fence
         return self._each, fence | {
+            "ids": [event.position for event in claim.events],
             "acts": [s.act for s in settlements],
             "delays": [s.delay for s in settlements],
-            "errors": [s.error for s in settlements],
-            "receipts": [s.receipt for s in settlements],
+            "errors": [_storable(s.error) for s in settlements],
+            "receipts": [_storable(s.receipt) for s in settlements],
         }
 
     def _run(self, conn: Connection[Any], statement: str, parameters: dict[str, Any]) -> None:
@@ -145,3 +149,10 @@ class Settling:
                 raise LeaseLost(f"the lease of generation {parameters['generation']} is gone")
             if changed != size:
                 raise Overtaken(f"a settle of {size} events found {changed} of them in place")
+
+
+def _storable(text: str | None) -> str | None:
+    """Brokers answer with anything; what PostgreSQL cannot store must not hold up a settle."""
+    if text is None or (text.isascii() and "\0" not in text):
+        return text
+    return text.replace("\0", "\ufffd").encode(errors="replace").decode()

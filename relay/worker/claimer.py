@@ -91,14 +91,18 @@ class Claimer:
         """Look once, and once more for those that lost a lease; True if anything was claimed."""
         before = deepcopy(self._scan)
         look = self._look(self._scan, self._limits)
-        whole = look.buckets < BUCKETS_PER_CLAIM and not look.skipped
-        self._barren += BUCKETS if whole else max(look.buckets - look.skipped, 1)
+        if look.full:
+            self._barren += 1
+        elif look.buckets < BUCKETS_PER_CLAIM and not look.skipped:
+            self._barren += BUCKETS
+        else:
+            self._barren += max(look.buckets - look.skipped, 1)
         got = look.claim is not None
         if look.lost_once:
-            lost = Limits(GROUP_OF_LOST, self._limits.bytes, LOST_ONCE)
-            got |= self._look(deepcopy(before), lost).claim is not None
+            limits = self._limits.suspects(GROUP_OF_LOST, LOST_ONCE)
+            got |= self._look(deepcopy(before), limits).claim is not None
         if look.lost_more:
-            got |= self._look(before, Limits(1, self._limits.bytes, LOST_MORE)).claim is not None
+            got |= self._look(before, self._limits.suspects(1, LOST_MORE)).claim is not None
         return got
 
     def _look(self, scan: Scan, limits: Limits) -> Look:

@@ -171,7 +171,8 @@ class Stage:
     def expire(self, claim: Claim) -> None:
         """Let a lease run out now."""
         self.sql.execute(
-            "UPDATE outbox_leases SET expires_at = clock_timestamp() - interval '1 second' WHERE generation = %s",
+            "UPDATE outbox_leases SET expires_at = clock_timestamp() - interval '1 second'"
+            " WHERE generation = %s",
             [claim.generation],
         )
 
@@ -207,23 +208,28 @@ class Stage:
             conn.close()
 
 
-class Raw(str):
+@dataclass(frozen=True)
+class Raw:
     """SQL, not a value."""
+
+    text: str
 
 
 def insert(conn: Connection[Any], key: str, n: int = 1, **columns: Any) -> list[int]:
     values = {"partition_key": key, "event_type": "Tested", "payload": '{"n": 1}'} | columns
-    marks = ", ".join(str(value) if isinstance(value, Raw) else "%s" for value in values.values())
+    marks = ", ".join(value.text if isinstance(value, Raw) else "%s" for value in values.values())
     ids = conn.execute(
-        f"INSERT INTO outbox ({', '.join(values)}) SELECT {marks} FROM generate_series(1, {n}) i RETURNING id",
+        f"INSERT INTO outbox ({', '.join(values)}) SELECT {marks} FROM generate_series(1, {n}) i"
+        " RETURNING id",
         [value for value in values.values() if not isinstance(value, Raw)],
     ).fetchall()
     return [row[0] for row in ids]
 
 
 def rows(conn: Connection[Any]) -> list[dict[str, Any]]:
-    with conn.cursor(row_factory=psycopg.rows.dict_row) as cursor:
-        return cursor.execute("SELECT ctid, * FROM outbox ORDER BY id").fetchall()
+    """The outbox in id order, as JSON has it: that knows infinity."""
+    found = conn.execute("SELECT ctid::text, to_jsonb(o) FROM outbox o ORDER BY id")
+    return [row | {"ctid": ctid} for ctid, row in found]
 
 
 def positions(claim: Claim | None) -> list[int]:

@@ -8,7 +8,7 @@ import pytest
 
 from relay.errors import LeaseLost
 from relay.settlement import Settlement
-from tests.integration.store_kit import RELEASE, Background, Stage, insert, orphans, positions
+from tests.integration.store_kit import RELEASE, Background, Raw, Stage, insert, orphans, positions
 
 pytestmark = pytest.mark.usefixtures("any_postgres")
 
@@ -46,8 +46,7 @@ def test_a_repeated_event_id_still_leaves_one_row_after_it_was_published_and_kep
 
 
 def test_two_workers_that_claim_at_once_never_get_the_same_event(stage: Stage) -> None:
-    for key in range(40):
-        stage.insert(f"key:{key}", 5)
+    stage.insert("", 200, partition_key=Raw("'key:' || i"))
     workers = [stage.actor(f"worker-{n}") for n in range(4)]
     start = threading.Barrier(len(workers))
 

@@ -37,6 +37,7 @@ _BARE = {  # names that PostgreSQL takes without a schema
     "c_lengths": "lengths",
     "c_headers": "headers_are_strings",
     "c_attempts": "attempts_in_range",
+    "c_created": "created_at_in_range",
     "c_state": "state",
     "wake_relays_trigger": "wake_relays",
 }

@@ -53,6 +53,8 @@ CREATE TABLE {outbox} (
   CONSTRAINT {c_headers} CHECK (
     jsonb_typeof(headers) = 'object' AND NOT jsonb_path_exists(headers, 'strict $.* ? (@.type() != "string")')),
   CONSTRAINT {c_attempts} CHECK (attempts >= 0 AND max_attempts >= 1 AND losses >= 0),
+  -- Times that every client can read: one row with another would keep a relay from claiming at all.
+  CONSTRAINT {c_created} CHECK (created_at >= '0001-01-02 00:00+00' AND created_at < '9999-12-31 00:00+00'),
   -- The state machine: which columns each status must and must not carry.
   CONSTRAINT {c_state} CHECK (CASE status
     WHEN 'pending' THEN claimed_by IS NULL AND lease_expires_at IS NULL AND completed_at IS NULL AND parked_at IS NULL

@@ -18,14 +18,18 @@ class Scan:
     keys: dict[int, str] = field(default_factory=dict)  # bucket → last key looked at; absent: from its first
     later: tuple[datetime, int] = THE_PAST  # last row looked at among those that waited
     later_rests: bool = False  # keys that waited filled the last claim: the next is for fresh ones alone
+    laps: int = 0  # how often it came around the buckets
 
     def after(self, bucket: int) -> str:
         return self.keys.get(bucket, "")
 
     def pass_over(self, buckets: Sequence[int]) -> None:
         """Go on behind buckets that others hold; their cursors stay."""
-        if buckets:
-            self.start = (buckets[-1] + 1) % BUCKETS
+        self._go_on_at((buckets[-1] + 1) % BUCKETS if buckets else self.start)
+
+    def _go_on_at(self, start: int) -> None:
+        self.laps += start <= self.start
+        self.start = start
 
     def advance(self, looked: Sequence[int], reached: Sequence[tuple[int, str]], *, full: bool) -> None:
         """Move on after a claim.
@@ -41,11 +45,11 @@ class Scan:
         for bucket in looked:
             if bucket == last:
                 self.keys[bucket] = reached[-1][1]
+                self.laps += bucket < self.start
                 self.start = bucket
                 return
             self.keys.pop(bucket, None)
-        if looked:
-            self.start = (looked[-1] + 1) % BUCKETS
+        self._go_on_at((looked[-1] + 1) % BUCKETS if looked else self.start)
 
 
 def reach(buckets: Sequence[int], limit: int) -> int:

@@ -15,7 +15,7 @@ from psycopg import Connection
 from relay.backoff import Rising
 from relay.errors import Overtaken
 from relay.metrics import Metrics
-from relay.scan import BUCKETS, Scan
+from relay.scan import THE_PAST, Scan
 from relay.store.claim import BUCKETS_PER_CLAIM, Claiming, Limits, Look
 from relay.store.wake import Alarm
 from relay.worker.channel import Channel
@@ -55,7 +55,6 @@ class Claimer:
         self._hold = hold
         self._metrics = metrics
         self._scan = Scan(start=first_bucket)
-        self._barren = 0
         self._polls = Rising(0.001, LONGEST_SLEEP)
         self._stopping = threading.Event()
 
@@ -69,34 +68,28 @@ class Claimer:
         while not self._stopping.is_set():
             if (wait := self._hold.remaining()) > 0:
                 self._stopping.wait(min(wait, 1.0))
-            elif self._round():
-                self._barren = 0
+            elif self._found_in_a_lap():
                 self._polls.reset()
-            elif self._barren >= BUCKETS:
-                self._barren = 0
-                if until_empty and self._nothing_left():
-                    break
+            elif not until_empty:
                 self._sleep()
+            elif self._in_flight.wait_empty(0.05) and not self._found_in_a_lap():
+                # What was in flight could have come back; the second lap says it did not.
+                return
 
-    def _nothing_left(self) -> bool:
-        """Nothing in flight that could come back, and nothing found once that was so."""
-        if not self._in_flight.wait_empty(0.05) or self._hold.remaining() > 0:
-            return False
-        while self._barren < BUCKETS:
+    def _found_in_a_lap(self) -> bool:
+        """Claim something; False: all buckets and everything that waited were looked at in vain."""
+        lap = self._scan.laps
+        while not self._stopping.is_set():
             if self._round():
+                return True
+            if self._scan.laps > lap and self._scan.later == THE_PAST:
                 return False
-        return True
+        return False
 
     def _round(self) -> bool:
         """Look once, and once more for those that lost a lease; True if anything was claimed."""
         before = deepcopy(self._scan)
         look = self._look(self._scan, self._limits)
-        if look.full:
-            self._barren += 1
-        elif look.buckets < BUCKETS_PER_CLAIM and not look.skipped:
-            self._barren += BUCKETS
-        else:
-            self._barren += max(look.buckets - look.skipped, 1)
         got = look.claim is not None
         if look.lost_once:
             limits = self._limits.suspects(GROUP_OF_LOST, LOST_ONCE)

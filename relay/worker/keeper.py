@@ -57,10 +57,10 @@ class Keeper:
     def run(self) -> None:
         """Until stopped; deregisters at the end."""
         while not self._ended.wait(TICK_SECONDS):
-            self._tick(monotonic())
+            self.tick(monotonic())
         self._registry.deregister(self._conn, self._worker)
 
-    def _tick(self, now: float) -> None:
+    def tick(self, now: float) -> None:
         if now >= self._next_heartbeat:
             self._next_heartbeat = now + self._heartbeat_seconds
             if not self._registry.heartbeat(self._conn, self._worker, self._status):

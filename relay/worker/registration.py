@@ -10,6 +10,7 @@ import secrets
 import socket
 import threading
 from collections.abc import Callable
+from time import monotonic
 from typing import Any
 
 from psycopg import Connection
@@ -119,6 +120,7 @@ class Registration:
     def run(self, until_empty: bool = False) -> None:
         """Work until drained or empty; raises what ended it otherwise."""
         log.info("worker %s relays", self.worker)
+        self._keeper.tick(monotonic())  # what the dead have left behind comes first
         keeper = self._thread("keeper", self._keeper.run)
         line = [
             self._thread("claimer", lambda: self._claim(until_empty)),

@@ -85,7 +85,7 @@ def insert(database: str, events: int, keys: int, prefix: str = "evt") -> None:
     with psycopg.connect(database) as conn:
         conn.execute(
             "INSERT INTO outbox (partition_key, event_type, payload, idempotency_key)"
-            " SELECT 'order:' || (i % %s), 'OrderPaid', jsonb_build_object('n', i), %s || '-' || i"
+            " SELECT 'order:' || (i %% %s), 'OrderPaid', jsonb_build_object('n', i), %s || '-' || i"
             " FROM generate_series(1, %s) i",
             [keys, prefix, events],
         )

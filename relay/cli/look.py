@@ -64,7 +64,7 @@ def _print_status(report: dict[str, Any]) -> None:
     }
     sys.stdout.write(f"{report['table']}\n")
     print_columns(
-        [(name, _count(count), hints.get(name, "")) for name, count in report["counts"].items()], "  "
+        [(name, _count(name, count), hints.get(name, "")) for name, count in report["counts"].items()], "  "
     )
     living = [worker for worker in report["workers"] if worker["status"] != "dead"]
     sys.stdout.write("workers\n" if living else "workers: none, start one with 'relay run'\n")
@@ -86,8 +86,10 @@ def _print_status(report: dict[str, Any]) -> None:
     _section("breakers", report["breakers"], ("scope", "value", "until", "reason"))
 
 
-def _count(count: dict[str, Any]) -> str:
-    return f"{count['value']:,}" if count["exact"] else f">= {count['value']:,}"
+def _count(name: str, count: dict[str, Any]) -> str:
+    if count["exact"]:
+        return f"{count['value']:,}"
+    return f"{'about' if name in ('completed', 'archived') else '>='} {count['value']:,}"
 
 
 def _section(title: str, rows: list[dict[str, Any]], columns: tuple[str, ...]) -> None:

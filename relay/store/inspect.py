@@ -2,12 +2,12 @@
 
 Guarantees: reads only; every query has a time limit and says so when it hits it. Counts look at a bounded
 number of rows; what lies beyond is an estimate from the server's statistics and marked as one. Completed
-rows are never counted, only estimated.
+rows are counted in small tables only, and estimated otherwise.
 """
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from typing import Any, Literal, TypeAlias
 
@@ -30,6 +30,7 @@ STATUS_SECONDS = 15.0
 GAUGES_SECONDS = 1.0
 LIST_SECONDS = 30.0
 BLOCKED_KEYS = 100
+SMALL_TABLE_BYTES = 32 * 1024 * 1024
 
 
 @dataclass(frozen=True)
@@ -38,9 +39,6 @@ class Count:
 
     value: int
     exact: bool = True
-
-    def __str__(self) -> str:
-        return f"{self.value:,}" if self.exact else f">= {self.value:,}"
 
 
 @dataclass(frozen=True)
@@ -75,21 +73,26 @@ SELECT (SELECT count(*) FROM fresh) AS fresh, (SELECT count(*) FROM later) AS la
         WHERE status = 'pending' AND isfinite(since) AND since <= clock_timestamp()) AS oldest,
        (SELECT count(*) FROM {workers} WHERE status <> 'dead') AS workers
 """
-# Statistics as of the last VACUUM or ANALYZE; -1: never.
+# Statistics as of the last VACUUM or ANALYZE, scaled to the table's size now as the planner does; 0: never.
 ESTIMATE = """
-SELECT (SELECT greatest(reltuples, 0)::bigint FROM pg_class WHERE oid = {outbox_name}) AS rows,
-       (SELECT greatest(reltuples, 0)::bigint FROM pg_class WHERE oid = {archive_name}) AS archived,
+SELECT (SELECT (greatest(reltuples, 0) / greatest(relpages, 1) * pg_relation_size(oid) / 8192)::bigint
+        FROM pg_class WHERE oid = {outbox_name}) AS rows,
+       (SELECT (greatest(reltuples, 0) / greatest(relpages, 1) * pg_relation_size(oid) / 8192)::bigint
+        FROM pg_class WHERE oid = {archive_name}) AS archived,
+       pg_relation_size({outbox_name}) AS bytes,
        (SELECT sum(greatest(reltuples, 0))::bigint FROM pg_class
         WHERE oid IN (SELECT indexrelid FROM pg_index WHERE indrelid = {outbox_name})
           AND relname = ANY(%(lane_indexes)s)) AS live,
        (SELECT pg_relation_size({archive_name}) = 0) AS no_archive
 """
+COMPLETED = "SELECT count(*) AS number FROM {outbox} WHERE status = 'completed'"
 
 
 class Counting:
     """Counts the events of one outbox, looking at so many rows of each kind at most."""
 
     def __init__(self, table: Table, rows: int) -> None:
+        self._completed_in = fill(COMPLETED, table.name)
         self._rows = rows
         names = {
             "outbox_name": regclass(table.name, "outbox"),
@@ -106,8 +109,9 @@ class Counting:
         whole = max(seen["fresh"], seen["later"]) <= self._rows
         parked = seen["failed"] + seen["dead_letter"]
         live = seen["fresh"] + seen["later"] if whole else max(guess["live"], seen["fresh"] + seen["later"])
+        waiting = live - seen["processing"] - seen["failed"]
         return Counts(
-            pending=self._beyond(seen["pending"], live - seen["processing"] - seen["failed"], whole),
+            pending=Count(seen["pending"] if whole else max(seen["pending"], waiting), exact=whole),
             processing=Count(seen["processing"]),
             failed=Count(seen["failed"], parked <= self._rows),
             dead_letter=Count(seen["dead_letter"], parked <= self._rows),
@@ -117,8 +121,12 @@ class Counting:
             workers=seen["workers"],
         )
 
-    def _beyond(self, seen: int, guess: int, whole: bool) -> Count:
-        return Count(seen) if whole else Count(max(seen, guess), exact=False)
+    def completed(self, conn: Connection[Any], guess: Count) -> Count:
+        """The exact number where the table is small, else the guess."""
+        size = _one(conn, self._estimate, {"lane_indexes": []})["bytes"]
+        if size > SMALL_TABLE_BYTES:
+            return guess
+        return Count(_one(conn, self._completed_in, {})["number"])
 
 
 class Gauges:
@@ -171,7 +179,9 @@ def status(conn: Connection[Any], table: Table) -> Row:
     with _patience(
         conn, STATUS_SECONDS, "looking at the outbox", "try again when it is less busy", seqscan=False
     ):
-        counts = asdict(Counting(table, ROWS_FOR_STATUS).count(conn))
+        counting = Counting(table, ROWS_FOR_STATUS)
+        found = counting.count(conn)
+        counts = asdict(replace(found, completed=counting.completed(conn, found.completed)))
         workers = _all(conn, fill(WORKERS, table.name), {})
         blocked = _all(conn, fill(BLOCKED, table.name), {"rows": ROWS_FOR_STATUS, "keys": BLOCKED_KEYS})
         pauses = _all(conn, fill(PAUSES, table.name), {})

@@ -2,7 +2,7 @@
 
 import resource
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,8 +19,11 @@ class Cost:
 
 
 @contextmanager
-def measured(postmaster: int | None) -> Iterator[Cost]:
-    """Filled in when the block ends. `postmaster`: the server's main process, if it runs here."""
+def measured(postmaster: int | None, settle: Callable[[], None]) -> Iterator[Cost]:
+    """Filled in when the block ends. `postmaster`: the server's main process, if it runs here.
+
+    `settle` waits, off the clock, until the server has accounted for its ended backends.
+    """
     cost = Cost()
     database_before = _family_cpu(postmaster) if postmaster else None
     cpu_before = time.process_time()
@@ -29,14 +32,13 @@ def measured(postmaster: int | None) -> Iterator[Cost]:
     cost.seconds = time.monotonic() - started
     cost.relay_cpu = time.process_time() - cpu_before
     cost.peak_rss_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    settle()
     if postmaster is not None and database_before is not None:
         cost.database_cpu = _family_cpu(postmaster) - database_before
 
 
-def local_postmaster(backend_pid: int, data_directory_pid: int | None = None) -> int | None:
+def local_postmaster(backend_pid: int) -> int | None:
     """The parent of our backend, if that process is on this machine and a postgres."""
-    if data_directory_pid is not None:
-        return data_directory_pid
     stat = _stat(backend_pid)
     return stat[1] if stat and stat[0].startswith("postgres") else None
 

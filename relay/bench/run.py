@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from time import monotonic, sleep
 from typing import Any
 
 from psycopg import Connection
@@ -71,7 +72,7 @@ def run_bench(settings: Settings, plan: Plan, progress: Callable[[str], None]) -
             progress(f"filling {plan.events:,} events for: {title}")
             fill_outbox(conn, name, plan.events, plan.keys, plan.payload_bytes)
             progress(title)
-            with measured(postmaster) as cost:
+            with measured(postmaster, lambda: _wait_for_ended_backends(conn)) as cost:
                 drain()
             _must_be_empty(conn, name, title)
             return cost
@@ -100,8 +101,8 @@ def run_bench(settings: Settings, plan: Plan, progress: Callable[[str], None]) -
 def _raw_loop(settings: Settings, url: str, name: TableName) -> None:
     """Claim and settle from one thread, two claims in flight, with nothing in between."""
     with (
-        connect(url, "bench") as claiming_conn,
-        connect(url, "bench", synchronous_commit="off") as settling_conn,
+        connect(url, "raw") as claiming_conn,
+        connect(url, "raw", synchronous_commit="off") as settling_conn,
     ):
         table = resolve(claiming_conn, name)
         claiming = Claiming(table, "bench", settings.destination, settings.lease_seconds)
@@ -121,6 +122,19 @@ def _raw_loop(settings: Settings, url: str, name: TableName) -> None:
 
 def _relay(settings: Settings, publisher: Publisher) -> None:
     Registration(settings, publisher, Hold(), Metrics()).run(until_empty=True)
+
+
+def _wait_for_ended_backends(conn: Connection[Any]) -> None:
+    """The server counts a backend's time when it has ended."""
+    deadline = monotonic() + 5
+    while monotonic() < deadline:
+        row = conn.execute(
+            "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()"
+            " AND application_name LIKE 'outbox-relay %' AND application_name <> 'outbox-relay bench'"
+        ).fetchone()
+        if row and row[0] == 0:
+            return
+        sleep(0.01)
 
 
 def _must_be_empty(conn: Connection[Any], name: TableName, title: str) -> None:

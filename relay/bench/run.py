@@ -133,8 +133,9 @@ def _wait_for_ended_backends(conn: Connection[Any]) -> None:
             " AND application_name LIKE 'outbox-relay %' AND application_name <> 'outbox-relay bench'"
         ).fetchone()
         if row and row[0] == 0:
-            return
+            break
         sleep(0.01)
+    sleep(0.5)  # gone from the view, the process may still be ending
 
 
 def _must_be_empty(conn: Connection[Any], name: TableName, title: str) -> None:

@@ -1,6 +1,7 @@
 """Says in a sentence what the database refused and what to do about it, down to the GRANT that is missing."""
 
 import getpass
+import logging
 import os
 import re
 from collections.abc import Iterator
@@ -35,6 +36,9 @@ def acting(settings: Settings, part: Part) -> Iterator[None]:
     """While inside, a refusal by the database is explained for this part. Left set where it fails."""
     parameters = conninfo_to_dict(settings.database_url.get_secret_value())
     user = parameters.get("user") or os.environ.get("PGUSER") or getpass.getuser()
+    if part != "relay":
+        # The driver's own warnings, for example after Ctrl-C, say nothing that our sentence does not.
+        logging.getLogger("psycopg").setLevel(logging.CRITICAL)
     token = _actor.set(_Actor(str(user), settings.table_name, part))
     yield
     _actor.reset(token)

@@ -186,8 +186,7 @@ def test_every_command_has_help_with_an_example(command: str) -> None:
 def test_help_lists_every_command_with_a_whole_sentence() -> None:
     text = invoke("--help").stdout
     for command in COMMANDS:
-        assert re.search(rf"^  {command} +[A-Z].*\.$", text, re.MULTILINE)
-    assert "..." not in text.split("Commands:")[1]
+        assert re.search(rf"^  {command} +[A-Z].*[^.]\.$", text, re.MULTILINE)
 
 
 @pytest.mark.parametrize(

@@ -124,8 +124,8 @@ class WebhookPublisher:
     ) -> tuple[Trouble | None, Outcome]:
         """Whose trouble it was, if any, and what became of the event."""
         if target.url is None:
-            reason = f"the destination {target.host} is no http or https URL: set destination, or the row's own, to one"
-            return _trouble("url", reason)
+            reason = f"the destination {target.host} is no http or https URL"
+            return _trouble("url", f"{reason}: set destination, or the row's own, to one")
         until = min(deadline, monotonic() + self._timeout)
         granted = until - monotonic()
         try:

@@ -300,6 +300,55 @@ def is_waiting(conn: Connection[Any], pid: int) -> bool:
     return bool(row and row[0])
 
 
+def publish_with_poison(stage: Stage, worker: Actor, poison: int, crashes: int) -> int:
+    """Claim as a worker does and die whenever the poison is in the claim; how often that was.
+
+    Until the outbox is empty, but no more than so many crashes.
+    """
+    crashed = 0
+
+    def publish(look: Look) -> Look:
+        nonlocal crashed
+        if look.claim and poison in positions(look.claim):
+            crashed += 1
+            worker.reap(gone=[worker.name])
+        elif look.claim:
+            worker.settle(look.claim)
+        return look
+
+    ordinary = Limits(1000, 1 << 24)
+    while crashed < crashes and stage.value("SELECT count(*) FROM outbox WHERE completed_at IS NULL"):
+        stage.all_due()
+        look = publish(worker.claiming.claim(worker.conn, worker.scan, ordinary))
+        if look.lost_once:
+            publish(worker.claiming.claim(worker.conn, Scan(), ordinary.suspects(16, LOST_ONCE)))
+        if look.lost_more:
+            publish(worker.claiming.claim(worker.conn, Scan(), ordinary.suspects(1, LOST_MORE)))
+    return crashed
+
+
+def change_places(stage: Stage, worker: Actor) -> Claim:
+    """A lease of the two events in the outbox, each of which lies where the claim left the other.
+
+    CLUSTER sorts them by event id, which must be the other way round than their ids.
+    """
+    claims: list[Claim] = []
+
+    def changed() -> bool:
+        worker.settle(worker.must_claim(), Settlement("retry", "x", 0.0))
+        stage.vacuum()
+        claims.append(worker.must_claim())
+        stage.sql.execute("CLUSTER outbox USING outbox_event_id")
+        places = ",".join(f'"{row["ctid"]}"' for row in reversed(stage.rows()))
+        if claims[-1].tids == "{" + places + "}":
+            return True
+        worker.settle(claims[-1], RELEASE)
+        return False
+
+    wait_until(changed, "the two rows change places")
+    return claims[-1]
+
+
 def overlapping_keys(conn: Connection[Any]) -> list[str]:
     """Keys with more than one live lease."""
     found = conn.execute(

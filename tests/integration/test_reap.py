@@ -6,7 +6,6 @@ import pytest
 
 from relay.errors import LeaseLost
 from relay.settlement import Settlement
-from relay.store.claim import Claim, Limits
 from relay.store.reap import LEASES_PER_REAP
 from tests.integration.store_kit import (
     COMPLETE,
@@ -18,6 +17,7 @@ from tests.integration.store_kit import (
     orphans,
     overtaken,
     positions,
+    publish_with_poison,
     wait_until,
 )
 
@@ -194,32 +194,8 @@ def test_an_event_that_kills_its_worker_is_parked_and_takes_no_innocent_with_it(
     stage.insert("", 49, partition_key=Raw("'key-' || i"), max_attempts=3)
     (poison,) = stage.insert("key-7", max_attempts=3)
     stage.insert("key-7", 2, max_attempts=3)
-    crashes = publish_with_poison(stage, poison)
+    crashes = publish_with_poison(stage, stage.actor(), poison, crashes=20)
     statuses = dict(stage.statuses())
     assert statuses.pop(poison) == "dead_letter"
     assert set(statuses.values()) == {"completed"}
     assert crashes == 5, "once in a batch, once in a group, three times alone"
-
-
-def publish_with_poison(stage: Stage, poison: int) -> int:
-    """Claim as a worker does and die whenever the poison is in the claim; how often that was."""
-    crashes = 0
-
-    def publish(claim: Claim | None) -> None:
-        nonlocal crashes
-        if claim is None:
-            return
-        if poison in positions(claim):
-            crashes += 1
-            worker.reap(gone=[worker.name])
-        else:
-            worker.settle(claim)
-
-    worker = stage.actor()
-    ordinary = Limits(1000, 1 << 24)
-    while stage.value("SELECT count(*) FROM outbox WHERE completed_at IS NULL"):
-        assert crashes < 20
-        stage.all_due()
-        for limits in (ordinary, ordinary.suspects(16, LOST_ONCE), ordinary.suspects(1, LOST_MORE)):
-            publish(worker.claiming.claim(worker.conn, worker.scan, limits).claim)
-    return crashes

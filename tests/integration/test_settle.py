@@ -9,7 +9,16 @@ import pytest
 from relay.errors import LeaseLost, Overtaken
 from relay.settlement import Settlement
 from relay.store.claim import Claim
-from tests.integration.store_kit import RELEASE, Actor, Stage, is_waiting, orphans, positions, wait_until
+from tests.integration.store_kit import (
+    RELEASE,
+    Actor,
+    Stage,
+    change_places,
+    is_waiting,
+    orphans,
+    positions,
+    wait_until,
+)
 
 COMPLETIONS = ["keep", "delete", "archive"]
 MIX = [
@@ -179,21 +188,9 @@ def test_events_of_one_lease_that_changed_places_keep_their_own_outcomes(
         for key, event_id in (("a", "z"), ("b", "y"))
     )
 
-    in_flight: list[Claim] = []
-
-    def swapped() -> bool:
-        worker.settle(worker.must_claim(), Settlement("retry", "x", 0.0))
-        stage.vacuum()
-        in_flight.append(worker.must_claim())
-        stage.sql.execute("CLUSTER outbox USING outbox_event_id")
-        ctids = [row["ctid"] for row in stage.rows()]
-        if in_flight[-1].tids == '{"' + '","'.join(reversed(ctids)) + '"}':
-            return True
-        worker.settle(in_flight[-1], RELEASE)
-        return False
-
-    wait_until(swapped, "the two rows change places")
-    worker.settle(in_flight[-1], [Settlement("retry", "not taken", 60.0), Settlement("complete")])
+    worker.settle(
+        change_places(stage, worker), [Settlement("retry", "not taken", 60.0), Settlement("complete")]
+    )
     assert stage.row(first)["status"] == "pending"
     assert (second, "pending") not in stage.statuses()
 

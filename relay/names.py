@@ -55,7 +55,7 @@ class TableName:
         """Read `table` or `schema.table`, either part optionally in double quotes."""
         part = r'(?:"((?:[^"]|"")+)"|([^".]+))'
         match = re.fullmatch(rf"(?:{part}\.)?{part}", text)
-        if match is None or "\0" in text:
+        if match is None or "\0" in text or "%" in text:
             raise SettingsError(f"table = {text!r} is not a table name: use 'outbox' or 'schema.outbox'")
         quoted_schema, schema, quoted_table, table = match.groups()
         name = cls(

@@ -10,6 +10,8 @@ from typing import Literal, Protocol, TypeAlias
 from relay.event import Event
 
 Scope: TypeAlias = Literal["event", "destination", "broker", "settings"]
+# A destination, its host (of a URL), or the route to it (a destination and an event type).
+Holds: TypeAlias = Literal["destination", "host", "route"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,12 +26,14 @@ class Unconfirmed:
     """The broker may or may not have the event: publish it again.
 
     Only scope `event` is held against the event as an attempt. `destination` and `broker` say that
-    others would fare no better now; `settings` that nothing will until somebody changes them.
+    others would fare no better now: a breaker opens for what `holds` names, by default the event's
+    destination. `settings` says that nothing will until somebody changes them.
     """
 
     reason: str
     scope: Scope = "event"
     retry_after: float | None = None
+    holds: Holds | None = "destination"
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from typing import Literal, NamedTuple, TypeAlias, assert_never
 from relay.backoff import retry_delay
 from relay.event import Event
 from relay.outcome import Delivered, Outcome, Refused, Unconfirmed
+from relay.pause import Subject, subject_of
 
 Act: TypeAlias = Literal["complete", "retry", "dead_letter", "block", "release"]
 OnExhausted: TypeAlias = Literal["dead_letter", "block"]
@@ -29,7 +30,8 @@ class Settlement(NamedTuple):
 @dataclass(frozen=True)
 class Verdict:
     settlements: list[Settlement]
-    hold: Unconfirmed | None  # an outcome that others would share: stop claiming for a while
+    held: dict[Subject, Unconfirmed]  # what others would fare no better with now
+    settings: Unconfirmed | None  # nothing gets through until somebody changes a setting
     overtook: int  # events reported delivered behind one of their key that was not
 
 
@@ -37,7 +39,8 @@ def judge(events: Sequence[Event], outcomes: Sequence[Outcome], on_exhausted: On
     """One settlement per event, in the same order."""
     settlements: list[Settlement] = []
     stopped: set[str] = set()
-    hold: Unconfirmed | None = None
+    held: dict[Subject, Unconfirmed] = {}
+    settings: Unconfirmed | None = None
     overtook = 0
     for event, outcome in zip(events, outcomes, strict=True):
         if stopped and event.key in stopped:
@@ -49,9 +52,12 @@ def judge(events: Sequence[Event], outcomes: Sequence[Outcome], on_exhausted: On
             continue
         stopped.add(event.key)
         settlements.append(_judge_failure(event, outcome, on_exhausted))
-        if isinstance(outcome, Unconfirmed) and outcome.scope != "event":
-            hold = outcome
-    return Verdict(settlements, hold, overtook)
+        match outcome:
+            case Unconfirmed(scope="settings"):
+                settings = outcome
+            case Unconfirmed(scope="destination" | "broker", holds=str(scope)):
+                held[subject_of(scope, event)] = outcome
+    return Verdict(settlements, held, settings, overtook)
 
 
 def _judge_failure(event: Event, outcome: Outcome, on_exhausted: OnExhausted) -> Settlement:

@@ -17,164 +17,21 @@ from psycopg.pq import TransactionStatus
 
 from relay.errors import Overtaken
 from relay.event import Event
+from relay.pause import Subject
 from relay.scan import THE_PAST, Scan, reach
+from relay.store import claim_sql
+from relay.store.claim_sql import (
+    BUCKETS_PER_CLAIM,
+    CLAIM,
+    DUE,
+    FRESH,
+    HEADS_PER_CLAIM,
+    LATER,
+    LATER_ROWS_PER_CLAIM,
+    LOCK,
+)
 from relay.store.connection import Table
 from relay.store.sqltext import fill, regclass, verbatim
-
-# Each locked bucket is an entry in the lock table that all sessions of the server share.
-BUCKETS_PER_CLAIM = 64
-LATER_ROWS_PER_CLAIM = 256
-# Heads that a claim looks at, at least: those that are held must not crowd out the others.
-HEADS_PER_CLAIM = 2 * LATER_ROWS_PER_CLAIM
-
-FRESH = "o.completed_at IS NULL AND o.available_at <= o.created_at"
-LATER = "o.completed_at IS NULL AND o.available_at > o.created_at"
-_DUE = "(o.status = 'pending' AND o.available_at <= now())"
-# What the payload will weigh in memory, without unpacking those that are stored as they are.
-_BYTES = (
-    "CASE WHEN pg_column_compression(o.payload) IS NULL THEN pg_column_size(o.payload)"
-    " ELSE octet_length(o.payload::text) END"
-)
-
-# Which buckets have fresh rows (a loose scan: one probe each, from :start and around), which keys
-# have waited long enough, and which of these buckets nobody else is claiming from.
-LOCK = """
-WITH RECURSIVE ahead(b) AS (
-  (SELECT o.partition_bucket FROM {outbox} o WHERE {FRESH} AND o.partition_bucket >= %(start)s
-   ORDER BY o.partition_bucket LIMIT 1)
-  UNION ALL
-  SELECT n.b FROM ahead CROSS JOIN LATERAL (
-    SELECT o.partition_bucket AS b FROM {outbox} o WHERE {FRESH} AND o.partition_bucket > ahead.b
-    ORDER BY o.partition_bucket LIMIT 1) n),
-behind(b) AS (
-  (SELECT o.partition_bucket FROM {outbox} o WHERE {FRESH} AND o.partition_bucket < %(start)s
-   ORDER BY o.partition_bucket LIMIT 1)
-  UNION ALL
-  SELECT n.b FROM behind CROSS JOIN LATERAL (
-    SELECT o.partition_bucket AS b FROM {outbox} o
-    WHERE {FRESH} AND o.partition_bucket > behind.b AND o.partition_bucket < %(start)s
-    ORDER BY o.partition_bucket LIMIT 1) n),
-fresh AS MATERIALIZED (
-  SELECT a.b, row_number() OVER () AS i
-  FROM (SELECT b FROM ahead UNION ALL SELECT b FROM behind) a LIMIT %(buckets)s),
-later AS MATERIALIZED (
-  SELECT d.*, row_number() OVER () AS i FROM (
-    SELECT o.available_at, o.id, o.partition_bucket AS b, o.partition_key AS k FROM {outbox} o
-    WHERE {LATER} AND o.available_at <= now() AND (o.available_at, o.id) > (%(later_at)s, %(later_id)s)
-    ORDER BY o.available_at, o.id LIMIT %(later_rows)s) d),
-locked AS MATERIALIZED (
-  SELECT w.b FROM (
-    SELECT b FROM fresh
-    UNION SELECT b FROM (SELECT b FROM later GROUP BY b ORDER BY min(i) LIMIT %(buckets)s) l) w
-  WHERE pg_try_advisory_xact_lock(%(namespace)s, w.b))
-SELECT (SELECT array_agg(b ORDER BY i) FROM fresh) AS fresh,
-       (SELECT array_agg(b) FROM locked) AS locked,
-       array_agg(b ORDER BY i) AS later_buckets, array_agg(k ORDER BY i) AS later_keys,
-       array_agg(available_at ORDER BY i) AS later_at, array_agg(id ORDER BY i) AS later_ids
-FROM later
-"""
-
-# Candidates are keys: first those whose wait is over, longest first, then fresh ones by a loose scan of
-# each bucket behind its cursor. The head decides; a run is cut at the first row that is not due or of
-# another class of losses, at the rows and at the bytes of one claim. A head that was tried before goes
-# alone. Heads that are held count among those looked at, so that every claim gets on.
-CLAIM = """
-WITH busy AS MATERIALIZED (
-  SELECT DISTINCT u.k FROM {leases} l CROSS JOIN LATERAL unnest(l.buckets, l.keys) u(b, k)
-  WHERE u.b = ANY(%(locked)s::int[])),
-waited AS MATERIALIZED (
-  SELECT u.b, u.k FROM unnest(%(later_buckets)s::int[], %(later_keys)s::text[]) WITH ORDINALITY u(b, k, i)
-  WHERE u.b = ANY(%(locked)s::int[]) GROUP BY u.b, u.k ORDER BY min(u.i)),
-found AS (
-  SELECT 0 AS i, w.b, w.k COLLATE "C" AS k, h.id, h.due, h.attempts, h.losses FROM waited w
-  LEFT JOIN LATERAL (
-    SELECT o.id, {DUE} AS due, o.attempts, o.losses FROM {outbox} o
-    WHERE {FRESH} AND o.partition_bucket = w.b AND o.partition_key = w.k ORDER BY o.id LIMIT 1) h ON true
-  UNION ALL
-  SELECT x.i::int, x.b, h.k, h.id, h.due, h.attempts, h.losses
-  FROM unnest(%(fresh)s::int[], %(cursors)s::text[]) WITH ORDINALITY x(b, after, i)
-  CROSS JOIN LATERAL (
-    WITH RECURSIVE step AS (
-      (SELECT o.partition_key AS k, o.id, {DUE} AS due, o.attempts, o.losses FROM {outbox} o
-       WHERE {FRESH} AND o.partition_bucket = x.b AND o.partition_key > x.after
-       ORDER BY o.partition_key, o.id LIMIT 1)
-      UNION ALL
-      SELECT s.* FROM step CROSS JOIN LATERAL (
-        SELECT o.partition_key AS k, o.id, {DUE} AS due, o.attempts, o.losses FROM {outbox} o
-        WHERE {FRESH} AND o.partition_bucket = x.b AND o.partition_key > step.k
-        ORDER BY o.partition_key, o.id LIMIT 1) s)
-    SELECT * FROM step WHERE NOT EXISTS (SELECT FROM waited w WHERE w.k = step.k)) h),
-heads AS (
-  SELECT f.i, f.b, f.k, NOT EXISTS (SELECT FROM busy WHERE busy.k = f.k)
-           AND CASE WHEN l.id IS NULL THEN f.due ELSE l.due END AS free,
-         CASE WHEN l.id IS NULL THEN f.attempts ELSE l.attempts END AS attempts,
-         CASE WHEN l.id IS NULL THEN f.losses ELSE l.losses END AS losses
-  FROM found f LEFT JOIN LATERAL (
-    SELECT o.id, {DUE} AS due, o.attempts, o.losses FROM {outbox} o
-    WHERE {LATER} AND o.partition_bucket = f.b AND o.partition_key = f.k AND (f.id IS NULL OR o.id < f.id)
-    ORDER BY o.id LIMIT 1) l ON true),
-chosen AS (
-  SELECT h.i, h.b, h.k, h.free, h.losses, run.tid, run.id, run.bytes
-  FROM heads h LEFT JOIN LATERAL (
-    SELECT r.tid, r.id, r.bytes FROM (
-      SELECT e.tid, e.id, e.bytes,
-             bool_and(e.due AND e.losses BETWEEN %(losses_from)s AND %(losses_to)s)
-               OVER (ORDER BY e.id ROWS UNBOUNDED PRECEDING) AS due
-      FROM (
-        (SELECT o.ctid AS tid, o.id, {DUE} AS due, o.losses, {BYTES} AS bytes FROM {outbox} o
-         WHERE h.free AND h.losses BETWEEN %(losses_from)s AND %(losses_to)s
-           AND {FRESH} AND o.partition_bucket = h.b AND o.partition_key = h.k
-         ORDER BY o.id LIMIT CASE WHEN h.attempts > 0 THEN 1 ELSE %(rows)s END)
-        UNION ALL
-        (SELECT o.ctid, o.id, {DUE}, o.losses, {BYTES} FROM {outbox} o
-         WHERE h.free AND h.losses BETWEEN %(losses_from)s AND %(losses_to)s
-           AND {LATER} AND o.partition_bucket = h.b AND o.partition_key = h.k
-         ORDER BY o.id LIMIT CASE WHEN h.attempts > 0 THEN 1 ELSE %(rows)s END)
-      ) e) r
-    WHERE r.due ORDER BY r.id LIMIT CASE WHEN h.attempts > 0 THEN 1 ELSE %(rows)s END) run ON true
-  LIMIT %(heads)s),
-weighed AS MATERIALIZED (
-  SELECT c.*, coalesce(sum(c.bytes) OVER so_far - coalesce(c.bytes, 0), 0) AS before,
-         count(c.tid) OVER so_far AS taken
-  FROM chosen c WINDOW so_far AS (ROWS UNBOUNDED PRECEDING)),
-cut AS MATERIALIZED (SELECT * FROM weighed WHERE before < %(bytes)s AND taken <= %(rows)s),
-lease AS MATERIALIZED (SELECT nextval({GENERATION}) AS generation, clock_timestamp() AS at
-  WHERE EXISTS (SELECT FROM cut WHERE tid IS NOT NULL)),
-taken AS (
-  UPDATE {outbox} o SET status = 'processing', claimed_by = %(worker)s, claimed_at = lease.at,
-         lease_generation = lease.generation, attempts = o.attempts + 1,
-         lease_expires_at = lease.at + %(lease_seconds)s * interval '1 second'
-  FROM lease
-  -- no test of completed_at here: it would let the planner leave the TID scan
-  WHERE o.ctid = ANY(ARRAY(SELECT tid FROM cut WHERE tid IS NOT NULL)) AND o.status = 'pending'
-  RETURNING o.ctid AS tid, o.id, o.partition_bucket, o.partition_key, o.idempotency_key, o.event_type,
-            {DESTINATION} AS destination, convert_to(o.payload::text, 'UTF8') AS payload, o.headers,
-            o.created_at, o.lease_generation, o.attempts, o.max_attempts, o.claimed_at, o.lease_expires_at),
-written AS (
-  INSERT INTO {leases} (generation, claimed_by, claimed_at, expires_at, size, buckets, keys, firsts, lasts)
-  SELECT max(r.generation), %(worker)s, max(r.at), max(r.until), sum(r.n),
-         array_agg(r.b), array_agg(r.k), array_agg(r.first), array_agg(r.last)
-  FROM (SELECT partition_bucket AS b, partition_key AS k, min(id) AS first, max(id) AS last, count(*) AS n,
-               max(lease_generation) AS generation, max(claimed_at) AS at, max(lease_expires_at) AS until
-        FROM taken GROUP BY partition_bucket, partition_key) r
-  HAVING count(*) > 0)
-SELECT NULL::bigint AS position, NULL::text AS key, NULL::text AS event_id, NULL::text AS event_type,
-       NULL::text AS destination, NULL::bytea AS payload,
-       (SELECT jsonb_build_object(
-          'chosen', count(tid), 'seen', (SELECT count(*) FROM weighed),
-          'cut', (SELECT count(*) FROM weighed) > count(*),
-          'lost_once', count(*) FILTER (WHERE free AND tid IS NULL AND losses = 1),
-          'lost_more', count(*) FILTER (WHERE free AND tid IS NULL AND losses > 1),
-          'tids', (SELECT array_agg(tid ORDER BY id)::text FROM taken),
-          'buckets', (SELECT coalesce(jsonb_agg(jsonb_build_array(c.b, c.k) ORDER BY c.i), '[]') FROM (
-             SELECT i, b, max(k) AS k FROM cut WHERE i > 0 GROUP BY i, b) c))
-        FROM cut) AS headers,
-       NULL::timestamptz AS created_at, NULL::bigint AS generation, NULL::int AS attempt,
-       NULL::int AS max_attempts
-UNION ALL
-SELECT id, partition_key, idempotency_key, event_type, destination, payload, headers, created_at,
-       lease_generation, attempts, max_attempts FROM taken
-"""
 
 
 @dataclass(frozen=True)
@@ -194,6 +51,7 @@ class Limits:
     bytes: int
     losses: tuple[int, int] = (0, 0)
     heads: int = HEADS_PER_CLAIM  # it may look at, or as many as rows if that is more
+    probe: Subject | None = None  # take only what this breaker holds, to see whether it still must
 
     def suspects(self, rows: int, losses: tuple[int, int]) -> "Limits":
         """For a claim that sees every head that this one sees, and takes those that lost a lease."""
@@ -210,6 +68,8 @@ class Look:
     full: bool = False  # it stopped at a limit: there may be more to see
     lost_once: int = 0  # heads left alone because they lost a lease before
     lost_more: int = 0
+    breakers: int = 0  # that hold something back
+    probes: tuple[Subject, ...] = ()  # those of them whose time has come
 
 
 class Claiming:
@@ -219,13 +79,18 @@ class Claiming:
         words = {
             "FRESH": FRESH,
             "LATER": LATER,
-            "DUE": _DUE,
-            "BYTES": _BYTES,
+            "BYTES": claim_sql.BYTES,
+            "SUBJECT_OF_HELD": claim_sql.SUBJECT_OF_HELD,
+            "SUBJECT_OF_PROBE": claim_sql.SUBJECT_OF_PROBE,
             "DESTINATION": destination_expression(destination),
             "GENERATION": verbatim(regclass(table.name, "generation")),
         }
         self._lock = fill(LOCK, table.name, **words)
-        self._claim = fill(CLAIM, table.name, **words)
+        # Pauses are rare, and asking about them costs each row: a statement of its own.
+        self._claim = fill(CLAIM, table.name, **words, HELD="", DUE=DUE)
+        self._claim_around_pauses = fill(
+            CLAIM, table.name, **words, HELD=claim_sql.HELD, DUE=claim_sql.DUE_AND_NOT_HELD
+        )
         self._fixed: dict[str, Any] = {
             "namespace": table.bucket_locks,
             "worker": worker,
@@ -252,8 +117,13 @@ class Claiming:
         looked = [bucket for bucket in places.fresh if bucket in places.locked]
         if not looked:
             scan.pass_over(places.fresh)
+        breakers = [pause for pause in places.pauses if pause.breaker]
+        steering: dict[str, Any] = {
+            "breakers": len(breakers),
+            "probes": tuple(pause.subject for pause in breakers if pause.due),
+        }
         if not places.locked:
-            return Look(None, len(places.fresh), len(places.fresh), places.more_later)
+            return Look(None, len(places.fresh), len(places.fresh), places.more_later, **steering)
         rows = self._take(conn, scan, limits, places, looked)
         header: dict[str, Any] = next(row for row in rows if not row.generation).headers  # type: ignore[assignment]
         events = [row for row in rows if row.generation]
@@ -270,6 +140,7 @@ class Claiming:
             full or places.more_later,
             header["lost_once"],
             header["lost_more"],
+            **steering,
         )
 
     def _lock_buckets(self, conn: Connection[Any], scan: Scan) -> "_Places":
@@ -289,21 +160,29 @@ class Claiming:
             .fetchone()
         )
         assert row is not None
-        fresh, locked, later_buckets, later_keys, later_at, later_ids = (column or [] for column in row)
+        fresh, locked, later_buckets, later_keys, later_at, later_ids, pauses = (
+            column or [] for column in row
+        )
         n = reach(later_buckets, BUCKETS_PER_CLAIM)
         more_later = scan.later_rests or n < len(later_keys) or n == LATER_ROWS_PER_CLAIM
         if not scan.later_rests:
             scan.later = (later_at[n - 1], later_ids[n - 1]) if more_later else THE_PAST
-        return _Places(fresh, frozenset(locked), later_buckets[:n], later_keys[:n], more_later)
+        held = [_Pause(Subject(scope, value), *kind) for scope, value, *kind in pauses]
+        return _Places(fresh, frozenset(locked), later_buckets[:n], later_keys[:n], more_later, held)
 
     def _take(
         self, conn: Connection[Any], scan: Scan, limits: Limits, places: "_Places", looked: list[int]
     ) -> list[Event]:
         cursor = conn.cursor(binary=True, row_factory=_event_row)
+        held = [p.subject for p in places.pauses if not (p.breaker and p.subject == limits.probe)]
         return cursor.execute(
-            self._claim,
+            self._claim_around_pauses if held or limits.probe else self._claim,
             self._fixed
             | {
+                "held_scopes": [subject.scope for subject in held],
+                "held_values": [subject.value for subject in held],
+                "probe_scope": limits.probe and limits.probe.scope,
+                "probe_value": limits.probe and limits.probe.value,
                 "locked": list(places.locked),
                 "fresh": looked,
                 "cursors": [scan.after(bucket) for bucket in looked],
@@ -324,6 +203,13 @@ class _Places(NamedTuple):
     later_buckets: list[int]
     later_keys: list[str]
     more_later: bool
+    pauses: list["_Pause"]
+
+
+class _Pause(NamedTuple):
+    subject: Subject
+    breaker: bool
+    due: bool | None  # of a breaker: it is time to probe
 
 
 def _event_row(cursor: Any) -> Callable[[Sequence[Any]], Event]:

@@ -17,7 +17,7 @@ from psycopg.rows import dict_row
 
 from relay.errors import RelayError
 from relay.reading import Reading
-from relay.store.claim import FRESH, LATER
+from relay.store.claim_sql import FRESH, LATER
 from relay.store.connection import Table
 from relay.store.sqltext import fill, regclass
 

@@ -16,7 +16,8 @@ from psycopg import Connection
 
 from relay.errors import LeaseLost, Overtaken
 from relay.settlement import Settlement
-from relay.store.claim import FRESH, LATER, Claim
+from relay.store.claim import Claim
+from relay.store.claim_sql import FRESH, LATER
 from relay.store.connection import Table
 from relay.store.sqltext import fill
 

@@ -7,6 +7,7 @@ in flight: memory is bounded by the batches between here and the settler.
 import logging
 import threading
 from copy import deepcopy
+from dataclasses import replace
 from time import monotonic
 from typing import Any
 
@@ -15,8 +16,10 @@ from psycopg import Connection
 from relay.backoff import Rising
 from relay.errors import Overtaken
 from relay.metrics import Metrics
+from relay.pause import Subject
 from relay.scan import THE_PAST, Scan
-from relay.store.claim import BUCKETS_PER_CLAIM, Claiming, Limits, Look
+from relay.store.claim import Claiming, Limits, Look
+from relay.store.pauses import Breakers
 from relay.store.wake import Alarm
 from relay.worker.channel import Channel
 from relay.worker.state import Batch, Hold, InFlight
@@ -36,6 +39,7 @@ class Claimer:
         self,
         conn: Connection[Any],
         claiming: Claiming,
+        breakers: Breakers,
         alarm: Alarm | None,
         limits: Limits,
         publish_seconds: float,
@@ -47,6 +51,7 @@ class Claimer:
     ) -> None:
         self._conn = conn
         self._claiming = claiming
+        self._breakers = breakers
         self._alarm = alarm
         self._limits = limits
         self._publish_seconds = publish_seconds
@@ -55,6 +60,7 @@ class Claimer:
         self._hold = hold
         self._metrics = metrics
         self._scan = Scan(start=first_bucket)
+        self._held_back = False
         self._polls = Rising(0.001, LONGEST_SLEEP)
         self._stopping = threading.Event()
 
@@ -70,9 +76,9 @@ class Claimer:
                 self._stopping.wait(min(wait, 1.0))
             elif self._found_in_a_lap():
                 self._polls.reset()
-            elif not until_empty:
+            elif not until_empty or self._held_back or not self._in_flight.wait_empty(0.05):
                 self._sleep()
-            elif self._in_flight.wait_empty(0.05) and not self._found_in_a_lap():
+            elif not self._found_in_a_lap():
                 # What was in flight could have come back; the second lap says it did not.
                 return
 
@@ -91,6 +97,9 @@ class Claimer:
         before = deepcopy(self._scan)
         look = self._look(self._scan, self._limits)
         got = look.claim is not None
+        self._held_back = look.breakers > 0
+        for subject in look.probes:
+            got |= self._probe(subject)
         if look.lost_once:
             limits = self._limits.suspects(GROUP_OF_LOST, LOST_ONCE)
             got |= self._look(deepcopy(before), limits).claim is not None
@@ -98,18 +107,32 @@ class Claimer:
             got |= self._look(before, self._limits.suspects(1, LOST_MORE)).claim is not None
         return got
 
+    def _probe(self, subject: Subject) -> bool:
+        """One event to see whether a breaker may close, if no other worker is at it."""
+        if not self._breakers.probe(self._conn, subject, self._publish_seconds):
+            return False
+        scan = Scan(start=self._scan.start)
+        while scan.laps == 0 or scan.later != THE_PAST:
+            if self._look(scan, replace(self._limits, rows=1, probe=subject)).claim:
+                return True
+        # Nothing that it could hold.
+        self._breakers.close(self._conn, subject)
+        return False
+
     def _look(self, scan: Scan, limits: Limits) -> Look:
         started = monotonic()
         try:
             look = self._claiming.claim(self._conn, scan, limits)
         except Overtaken as overtaken:
             log.error("%s: something writes to the outbox without its locks", overtaken)
-            return Look(None, BUCKETS_PER_CLAIM)
+            scan.pass_over([scan.start])
+            return Look(None, 0)
         self._metrics.claim_seconds.observe(monotonic() - started)
         if look.claim:
             self._metrics.claimed.inc(len(look.claim.events))
             self._in_flight.enter()
-            if not self._claimed.put(Batch(look.claim, started + self._publish_seconds)):
+            batch = Batch(look.claim, started + self._publish_seconds, limits.probe)
+            if not self._claimed.put(batch):
                 self._in_flight.leave()
         return look
 

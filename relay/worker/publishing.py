@@ -17,7 +17,7 @@ from relay.worker.state import Batch
 
 log = logging.getLogger(__name__)
 
-TOO_LATE = Unconfirmed("not published in time: the batch was released", scope="broker")
+TOO_LATE = Unconfirmed("not published in time: released", scope="broker", holds=None)
 HELD_UP = Unconfirmed("held up behind an earlier event of its key")
 
 

@@ -26,6 +26,7 @@ from relay.store.claim import Claiming, Limits
 from relay.store.connection import Table, connect, resolve
 from relay.store.inspect import Gauges
 from relay.store.migrate import require_current
+from relay.store.pauses import Breakers
 from relay.store.reap import Reaping
 from relay.store.settle import Settling
 from relay.store.wake import Alarm
@@ -74,9 +75,11 @@ class Registration:
         self._claimed: Channel[Batch] = Channel(1)
         self._published: Channel[Batch] = Channel(1)
         in_flight = InFlight()
+        breakers = Breakers(table, self.worker)
         self._claimer = Claimer(
             self._connect(settings, "claimer"),
             Claiming(table, self.worker, settings.destination, settings.lease_seconds),
+            breakers,
             Alarm(table) if settings.wake == "auto" else None,
             Limits(settings.batch_size, settings.claim_bytes),
             settings.publish_seconds,
@@ -92,6 +95,7 @@ class Registration:
             self._connect(settings, "settler", synchronous_commit="off"),
             Settling(table, self.worker, settings.completion),
             settings.on_exhausted,
+            breakers,
             self._published,
             in_flight,
             hold,

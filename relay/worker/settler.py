@@ -13,6 +13,7 @@ from psycopg import Connection
 from relay.errors import LeaseLost, Overtaken
 from relay.metrics import Metrics
 from relay.settlement import OnExhausted, Verdict, judge
+from relay.store.pauses import Breakers
 from relay.store.settle import Settling
 from relay.worker.channel import Channel
 from relay.worker.state import Batch, Hold, InFlight
@@ -26,6 +27,7 @@ class Settler:
         conn: Connection[Any],
         settling: Settling,
         on_exhausted: OnExhausted,
+        breakers: Breakers,
         published: Channel[Batch],
         in_flight: InFlight,
         hold: Hold,
@@ -34,6 +36,7 @@ class Settler:
         self._conn = conn
         self._settling = settling
         self._on_exhausted = on_exhausted
+        self._breakers = breakers
         self._published = published
         self._in_flight = in_flight
         self._hold = hold
@@ -43,7 +46,7 @@ class Settler:
         """Until the publisher has closed its channel and everything in it was settled."""
         while (batch := self._published.get()) is not None:
             verdict = judge(batch.claim.events, batch.outcomes, self._on_exhausted)
-            self._steer(verdict)
+            self._steer(batch, verdict)
             try:
                 self._settling.settle(self._conn, batch.claim, verdict.settlements)
                 self._count(batch, verdict)
@@ -55,13 +58,21 @@ class Settler:
                 log.error("%s; left to the reaper", short)
             self._in_flight.leave()
 
-    def _steer(self, verdict: Verdict) -> None:
-        """Pause claiming where others would fare no better, go on where something got through."""
-        if verdict.hold:
-            wait = self._hold.engage(verdict.hold.reason, verdict.hold.retry_after)
-            log.warning("claiming pauses for %.1f s: %s", wait, verdict.hold.reason)
-        elif any(settlement.act == "complete" for settlement in verdict.settlements):
+    def _steer(self, batch: Batch, verdict: Verdict) -> None:
+        """Hold back what would fare no better, before the settle lets it be claimed again."""
+        if verdict.settings:
+            wait = self._hold.engage(verdict.settings.reason, verdict.settings.retry_after)
+            log.error("claiming stops for %.1f s, a setting is wrong: %s", wait, verdict.settings.reason)
+        elif not verdict.held:
             self._hold.lift()
+        for subject, outcome in verdict.held.items():
+            opened = self._breakers.open(self._conn, subject, outcome.reason, outcome.retry_after or 0.0)
+            if opened:
+                failures, wait = opened
+                log.warning("%s is held for %.1f s (failure %d): %s", subject, wait, failures, outcome.reason)
+        if batch.probe and not verdict.held and not verdict.settings:
+            self._breakers.close(self._conn, batch.probe)
+            log.info("%s answers again", batch.probe)
 
     def _count(self, batch: Batch, verdict: Verdict) -> None:
         for act, number in Counter(settlement.act for settlement in verdict.settlements).items():

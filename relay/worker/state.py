@@ -6,6 +6,7 @@ from time import monotonic
 
 from relay.backoff import Rising
 from relay.outcome import Outcome
+from relay.pause import Subject
 from relay.store.claim import Claim
 
 
@@ -16,6 +17,7 @@ class Batch:
     claim: Claim
     # Monotonic and taken before the claim was sent: nothing is handed to the broker after it.
     deadline: float
+    probe: Subject | None = None  # the breaker that this batch of one tries
     outcomes: list[Outcome] = field(default_factory=list)
 
 
@@ -41,7 +43,7 @@ class InFlight:
 
 
 class Hold:
-    """Stops claiming for a while when the broker as a whole does not answer."""
+    """Stops this worker's claiming while its settings keep everything from getting through."""
 
     def __init__(self, longest: float = 30.0) -> None:
         self._lock = threading.Lock()

@@ -76,11 +76,14 @@ class Claimer:
                 self._stopping.wait(min(wait, 1.0))
             elif self._found_in_a_lap():
                 self._polls.reset()
-            elif not until_empty or self._held_back or not self._in_flight.wait_empty(0.05):
+            elif not until_empty or self._held_back:
                 self._sleep()
-            elif not self._found_in_a_lap():
-                # What was in flight could have come back; the second lap says it did not.
+            elif self._nothing_left():
                 return
+
+    def _nothing_left(self) -> bool:
+        """What was in flight could have come back, or met a breaker; one more lap says it did not."""
+        return self._in_flight.wait_empty(0.05) and not self._found_in_a_lap() and not self._held_back
 
     def _found_in_a_lap(self) -> bool:
         """Claim something; False: all buckets and everything that waited were looked at in vain."""

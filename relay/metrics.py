@@ -48,6 +48,12 @@ class Metrics:
         self.short_settlements = Counter(
             "relay_short_settlements", "Settlements that did not find all of their events", registry=r
         )
+        self._incidents = Counter(
+            "relay_publisher_incidents",
+            "What a publisher met that an operator should know",
+            ["kind"],
+            registry=r,
+        )
         self.claim_seconds = Histogram("relay_claim_seconds", "Time of a claim", buckets=_FAST, registry=r)
         self.publish_seconds = Histogram(
             "relay_publish_seconds", "Time to publish a batch", buckets=_FAST, registry=r
@@ -72,6 +78,7 @@ class Metrics:
         build.labels(_version()).set(1)
         ProcessCollector(registry=r)
         self._destinations = BoundedLabels(DESTINATION_LABELS)
+        self._incidents_seen: dict[str, int] = {}
 
     def published(self, events: Sequence[Event], outcomes: Sequence[Outcome]) -> None:
         """Count one batch by destination and outcome, and time its confirmed events."""
@@ -87,6 +94,13 @@ class Metrics:
             # Never negative: the database's clock may be ahead of this one.
             ages[max((now - at).total_seconds(), 0.0)] += number
         self.commit_to_confirm.observe(ages)
+
+    def incidents(self, counts: Mapping[str, int]) -> None:
+        """Show what the publisher has counted since it was made."""
+        for kind, number in counts.items():
+            counter = self._incidents.labels(kind)
+            counter.inc(number - self._incidents_seen.get(kind, 0))
+            self._incidents_seen[kind] = number
 
     def settled(self, act: str, number: int) -> None:
         self._settled.labels(act).inc(number)

@@ -132,6 +132,7 @@ class Settings(BaseSettings):
     heartbeat_seconds: Seconds = 10.0
     stale_seconds: Seconds = 30.0
     grace_seconds: Seconds = 25.0
+    rate_limits: dict[str, PositiveFloat] = {}  # destination → events per second, all workers together
     on_exhausted: Literal["dead_letter", "block"] = "dead_letter"
     completion: Literal["keep", "delete", "archive"] = "keep"
     retention: Retention = timedelta(days=7)

@@ -51,7 +51,9 @@ class Limits:
     bytes: int
     losses: tuple[int, int] = (0, 0)
     heads: int = HEADS_PER_CLAIM  # it may look at, or as many as rows if that is more
-    probe: Subject | None = None  # take only what this breaker holds, to see whether it still must
+    only: Subject | None = None  # take nothing else
+    probe: bool = False  # and take it although its breaker holds it, to see whether it still must
+    spared: tuple[Subject, ...] = ()  # take nothing of these
 
     def suspects(self, rows: int, losses: tuple[int, int]) -> "Limits":
         """For a claim that sees every head that this one sees, and takes those that lost a lease."""
@@ -81,7 +83,7 @@ class Claiming:
             "LATER": LATER,
             "BYTES": claim_sql.BYTES,
             "SUBJECT_OF_HELD": claim_sql.SUBJECT_OF_HELD,
-            "SUBJECT_OF_PROBE": claim_sql.SUBJECT_OF_PROBE,
+            "SUBJECT_OF_ONLY": claim_sql.SUBJECT_OF_ONLY,
             "DESTINATION": destination_expression(destination),
             "GENERATION": verbatim(regclass(table.name, "generation")),
         }
@@ -174,15 +176,17 @@ class Claiming:
         self, conn: Connection[Any], scan: Scan, limits: Limits, places: "_Places", looked: list[int]
     ) -> list[Event]:
         cursor = conn.cursor(binary=True, row_factory=_event_row)
-        held = [p.subject for p in places.pauses if not (p.breaker and p.subject == limits.probe)]
+        probed = limits.only if limits.probe else None
+        held = [p.subject for p in places.pauses if not (p.breaker and p.subject == probed)]
+        held += limits.spared
         return cursor.execute(
-            self._claim_around_pauses if held or limits.probe else self._claim,
+            self._claim_around_pauses if held or limits.only else self._claim,
             self._fixed
             | {
                 "held_scopes": [subject.scope for subject in held],
                 "held_values": [subject.value for subject in held],
-                "probe_scope": limits.probe and limits.probe.scope,
-                "probe_value": limits.probe and limits.probe.value,
+                "only_scope": limits.only and limits.only.scope,
+                "only_value": limits.only and limits.only.value,
                 "locked": list(places.locked),
                 "fresh": looked,
                 "cursors": [scan.after(bucket) for bucket in looked],

@@ -15,19 +15,19 @@ BYTES = (
     " ELSE octet_length(o.payload::text) END"
 )
 
-# While something is paused: a row that a pause holds is not due, and a probe sees only what it probes.
+# While something is paused, probed or limited: a row that is held is not due, nor is one of another subject.
 HELD = """
 held AS MATERIALIZED (SELECT * FROM unnest(%(held_scopes)s::text[], %(held_values)s::text[]) h(scope, value)),
 """
 DUE_AND_NOT_HELD = """(o.status = 'pending' AND o.available_at <= now()
   AND NOT EXISTS (SELECT FROM held h WHERE h.value = {SUBJECT_OF_HELD})
-  AND (%(probe_scope)s::text IS NULL OR %(probe_value)s::text = {SUBJECT_OF_PROBE}))"""
+  AND (%(only_scope)s::text IS NULL OR %(only_value)s::text = {SUBJECT_OF_ONLY}))"""
 # What a pause of some scope is about, for one row.
 _SUBJECT = """CASE {SCOPE} WHEN 'all' THEN '' WHEN 'destination' THEN {DESTINATION}
   WHEN 'host' THEN split_part({DESTINATION}, '/', 3) WHEN 'route' THEN {DESTINATION} || '/' || o.event_type
   WHEN 'event_type' THEN o.event_type WHEN 'key' THEN o.partition_key END"""
 SUBJECT_OF_HELD = _SUBJECT.replace("{SCOPE}", "h.scope")
-SUBJECT_OF_PROBE = _SUBJECT.replace("{SCOPE}", "%(probe_scope)s::text")
+SUBJECT_OF_ONLY = _SUBJECT.replace("{SCOPE}", "%(only_scope)s::text")
 
 # Which buckets have fresh rows (a loose scan: one probe each, from :start and around), which keys
 # have waited long enough, and which of these buckets nobody else is claiming from.

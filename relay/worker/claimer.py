@@ -16,6 +16,7 @@ from psycopg import Connection
 from relay.backoff import Rising
 from relay.errors import Overtaken
 from relay.metrics import Metrics
+from relay.pace import Paces
 from relay.pause import Subject
 from relay.scan import THE_PAST, Scan
 from relay.store.claim import Claiming, Limits, Look
@@ -42,6 +43,7 @@ class Claimer:
         breakers: Breakers,
         alarm: Alarm | None,
         limits: Limits,
+        paces: Paces,
         publish_seconds: float,
         claimed: Channel[Batch],
         in_flight: InFlight,
@@ -53,7 +55,8 @@ class Claimer:
         self._claiming = claiming
         self._breakers = breakers
         self._alarm = alarm
-        self._limits = limits
+        self._limits = replace(limits, spared=paces.subjects)
+        self._paces = paces
         self._publish_seconds = publish_seconds
         self._claimed = claimed
         self._in_flight = in_flight
@@ -103,6 +106,8 @@ class Claimer:
         self._held_back = look.breakers > 0
         for subject in look.probes:
             got |= self._probe(subject)
+        for subject, events in self._paces.ready(monotonic()).items():
+            got |= self._measured(before, subject, events)
         if look.lost_once:
             limits = self._limits.suspects(GROUP_OF_LOST, LOST_ONCE)
             got |= self._look(deepcopy(before), limits).claim is not None
@@ -110,13 +115,20 @@ class Claimer:
             got |= self._look(before, self._limits.suspects(1, LOST_MORE)).claim is not None
         return got
 
+    def _measured(self, before: Scan, subject: Subject, events: int) -> bool:
+        """What a limit allows to go to its destination now."""
+        limits = replace(self._limits, rows=min(events, self._limits.rows), only=subject, spared=())
+        claim = self._look(deepcopy(before), limits).claim
+        self._paces.take(subject, len(claim.events) if claim else 0)
+        return claim is not None
+
     def _probe(self, subject: Subject) -> bool:
         """One event to see whether a breaker may close, if no other worker is at it."""
         if not self._breakers.probe(self._conn, subject, self._publish_seconds):
             return False
         scan = Scan(start=self._scan.start)
         while scan.laps == 0 or scan.later != THE_PAST:
-            if self._look(scan, replace(self._limits, rows=1, probe=subject)).claim:
+            if self._look(scan, replace(self._limits, rows=1, only=subject, probe=True, spared=())).claim:
                 return True
         # Nothing that it could hold.
         self._breakers.close(self._conn, subject)
@@ -134,7 +146,7 @@ class Claimer:
         if look.claim:
             self._metrics.claimed.inc(len(look.claim.events))
             self._in_flight.enter()
-            batch = Batch(look.claim, started + self._publish_seconds, limits.probe)
+            batch = Batch(look.claim, started + self._publish_seconds, limits.only if limits.probe else None)
             if not self._claimed.put(batch):
                 self._in_flight.leave()
         return look

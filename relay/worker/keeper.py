@@ -13,6 +13,7 @@ from psycopg import Connection
 
 from relay.errors import RelayError
 from relay.metrics import Metrics
+from relay.pace import Paces
 from relay.store.inspect import Gauges
 from relay.store.reap import LEASES_PER_REAP, Reaping
 from relay.store.workers import Registry
@@ -31,6 +32,7 @@ class Keeper:
         registry: Registry,
         reaping: Reaping,
         gauges: Gauges,
+        paces: Paces,
         heartbeat_seconds: float,
         metrics: Metrics,
     ) -> None:
@@ -39,6 +41,7 @@ class Keeper:
         self._registry = registry
         self._reaping = reaping
         self._gauges = gauges
+        self._paces = paces
         self._heartbeat_seconds = heartbeat_seconds
         self._metrics = metrics
         self._status = "alive"
@@ -68,7 +71,10 @@ class Keeper:
         self._reap()
         if now >= self._next_gauges:
             self._next_gauges = now + GAUGES_SECONDS
-            self._metrics.gauges(self._gauges.read(self._conn))
+            reading = self._gauges.read(self._conn)
+            self._metrics.gauges(reading)
+            if reading.workers is not None:
+                self._paces.share(int(reading.workers))
 
     def _reap(self) -> None:
         gone = self._registry.bury(self._conn)

@@ -50,6 +50,7 @@ class Publishing:
             log.exception("the publisher failed on a batch of %d events; trying each alone", len(events))
             outcomes = self._publish_alone(events, deadline)
         self._metrics.publish_seconds.observe(monotonic() - started)
+        self._metrics.incidents(getattr(self._publisher, "incidents", {}))
         return outcomes
 
     def _publish_alone(self, events: Sequence[Event], deadline: float) -> list[Outcome]:

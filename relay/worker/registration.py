@@ -20,6 +20,7 @@ from relay.errors import SettingsError
 from relay.metrics import Metrics
 from relay.names import TableName
 from relay.outcome import Publisher
+from relay.pace import Paces
 from relay.scan import BUCKETS
 from relay.settings import Settings
 from relay.store.claim import Claiming, Limits
@@ -76,12 +77,14 @@ class Registration:
         self._published: Channel[Batch] = Channel(1)
         in_flight = InFlight()
         breakers = Breakers(table, self.worker)
+        paces = Paces(settings.rate_limits, monotonic())
         self._claimer = Claimer(
             self._connect(settings, "claimer"),
             Claiming(table, self.worker, settings.destination, settings.lease_seconds),
             breakers,
             Alarm(table) if settings.wake == "auto" else None,
             Limits(settings.batch_size, settings.claim_bytes),
+            paces,
             settings.publish_seconds,
             self._claimed,
             in_flight,
@@ -107,6 +110,7 @@ class Registration:
             registry,
             Reaping(table, settings.on_exhausted),
             Gauges(table),
+            paces,
             settings.heartbeat_seconds,
             metrics,
         )

@@ -111,3 +111,20 @@ def test_a_pause_of_an_operator_holds_what_it_names(
         conn.execute("DELETE FROM outbox_pauses")
     assert relay(database, "--until-empty", publisher=FLAKY).wait() == 0
     assert statuses(database) == {"completed": 30}
+
+
+def test_a_limited_destination_gets_its_rate_and_holds_up_no_other(
+    relay: Start, database: str, down: Path
+) -> None:
+    down.write_text("")
+    with psycopg.connect(database) as conn:
+        conn.execute(
+            "INSERT INTO outbox (partition_key, event_type, payload, destination)"
+            " SELECT 'order:' || i, 'OrderPaid', '{}', CASE WHEN i % 2 = 0 THEN 'slow' ELSE 'quick' END"
+            " FROM generate_series(1, 2000) i"
+        )
+    worker = relay(database, publisher=FLAKY, rate_limits='{"slow": 20}')
+    wait_until(lambda: sum(line["destination"] == "quick" for line in worker.lines) == 1_000)
+    slow = sum(line["destination"] == "slow" for line in worker.lines)
+    assert slow < 1_000
+    wait_until(lambda: sum(line["destination"] == "slow" for line in worker.lines) > slow)

@@ -21,6 +21,7 @@ NAMES = {
     "relay_reaped_events": "counter",
     "relay_out_of_order_events": "counter",
     "relay_short_settlements": "counter",
+    "relay_publisher_incidents": "counter",
     "relay_claim_seconds": "histogram",
     "relay_publish_seconds": "histogram",
     "relay_commit_to_confirm_seconds": "histogram",

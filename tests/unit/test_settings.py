@@ -51,6 +51,7 @@ def test_defaults_are_those_of_the_documentation() -> None:
         "heartbeat_seconds": 10.0,
         "stale_seconds": 30.0,
         "grace_seconds": 25.0,
+        "rate_limits": {},
         "on_exhausted": "dead_letter",
         "completion": "keep",
         "retention": "604800 s",

@@ -11,35 +11,36 @@ same, each of its records is sent alone: the one at fault is found, its mates ar
 The message key is the event id; the partition comes from the partition key, as the Java client chooses it.
 """
 
-import logging
-import os
-from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache, partial
 from time import monotonic
-from typing import Any
+from typing import Any, NamedTuple
 
-from publishers import classify, kafka_config
-from publishers.classify import Trouble
+from publishers import classify
 from relay.errors import MissingExtra, SettingsError
 from relay.event import Event
-from relay.message import encoder
-from relay.outcome import Delivered, Outcome, Refused, Unconfirmed
+from relay.message import Headers, encoder
+from relay.outcome import Outcome, Refused, Unconfirmed
 
 try:
     from confluent_kafka import KafkaError, KafkaException, Producer
     from murmurhash2 import murmurhash2
 
-    from publishers.kafka_topics import Topics, batch_bytes
+    from publishers import kafka_config
+    from publishers.classify import Trouble
+    from publishers.kafka_call import STRANDED, Call, trouble_of
+    from publishers.kafka_client import Client
+    from publishers.kafka_topics import Topic, Topics, batch_bytes
 except ImportError as error:
     raise MissingExtra("the Kafka publisher", "kafka") from error
 
-log = logging.getLogger(__name__)
-
 JAVA_SEED = 0x9747B28C
-CLOSE_SECONDS = 3.0
-# Above this a record's exact size is computed and compared with the topic's limit.
-SURELY_SMALL = 100_000
+# More than key, headers of the relay and framing ever take.
+OVERHEAD = 8192
+# A limit this young is believed when it refuses a record.
+SURE_SECONDS = 5.0
+NOT_IN_TIME = Unconfirmed("not published in time", "broker")
 
 
 @lru_cache(maxsize=65536)
@@ -48,242 +49,223 @@ def key_hash(key: str) -> int:
     return int(murmurhash2(key.encode(), JAVA_SEED)) & 0x7FFFFFFF
 
 
+class Route(NamedTuple):
+    """Where the events of a topic go in this round."""
+
+    topic: Topic
+    surely_fits: int  # bytes of payload
+    cold: set[int]
+    scouts: dict[int, int]  # by cold partition: the one event that is sent there
+
+
 class KafkaPublisher:
     def __init__(self, options: Mapping[str, Any]) -> None:
-        self._user_config = dict(options.get("config") or {})
-        kafka_config.check(self._user_config)
-        self._servers = options.get("bootstrap_servers")
-        if not self._servers:
+        config = dict(options.get("config") or {})
+        kafka_config.check(config)
+        servers = options.get("bootstrap_servers")
+        if not servers:
             raise SettingsError(
                 "publisher = 'kafka' needs an address: set [kafka] bootstrap_servers or"
                 " RELAY_KAFKA__BOOTSTRAP_SERVERS, e.g. localhost:9092"
             )
         self._key_is_event_id = options.get("message_key", "event_id") == "event_id"
-        self._wave = int(options.get("max_unconfirmed_per_key", 0))
+        self._per_key = int(options.get("max_unconfirmed_per_key", 0))
         self._headers = encoder(options.get("format", "plain"), "kafka")
         # What an operator should know of, by kind; the worker shows it as a metric.
         self.incidents: Counter[str] = Counter()
-        self._producer: Producer | None = None
-        self._made_in = 0
-        self._batch_bytes = 0
-        self._ended: Outcome | None = None  # by wrong settings: nothing will get through
+        self._client = Client(str(servers), config, self.incidents)
         self._topics = Topics(
-            kafka_config.client_config(self._servers, self._user_config), self.incidents, lambda: self._ended
+            kafka_config.client_config(str(servers), config), self.incidents, self._client.interrupted
         )
 
     def publish(self, events: Sequence[Event], deadline: float) -> Sequence[Outcome]:
-        self._ended = None
-        outcomes: list[Outcome | None] = [None] * len(events)
-        stopped: set[str] = set()
-        for wave in _waves(events, self._wave):
-            self._send_wave(events, wave, outcomes, stopped, deadline)
-            if self._producer is None:
-                break
-        return self._hold_back(events, outcomes)
-
-    def close(self) -> None:
-        self._discard()
-
-    def _send_wave(
-        self,
-        events: Sequence[Event],
-        wave: Sequence[int],
-        outcomes: list[Outcome | None],
-        stopped: set[str],
-        deadline: float,
-    ) -> None:
-        """Send these events and wait; then, alone, those whose batch was refused."""
+        call = Call(events, deadline, self.incidents)
+        left: Sequence[int] = range(len(events))
         try:
-            self._send(events, [i for i in wave if events[i].key not in stopped], outcomes, stopped, deadline)
-            suspects = [
-                i for i in wave if isinstance(outcomes[i], Refused) and _came_from_broker(outcomes[i])
-            ]
-            for index in suspects:
-                if events[index].key in stopped or self._producer is None:
-                    continue
-                outcomes[index] = None
-                self._send(events, [index], outcomes, stopped, deadline)
-                if not isinstance(outcomes[index], Delivered):
-                    stopped.add(events[index].key)
+            self._client.begin()
+            while left and monotonic() < deadline:
+                left = self._round(call, left)
         except (KafkaException, SystemError, RuntimeError) as error:
             # Fatal errors come out of any call, and callbacks may be lost with them.
-            log.error("the Kafka client failed: %s", error)
-            self.incidents["client_rebuilt"] += 1
-            self._discard()
-        stopped.update(events[i].key for i in wave if not isinstance(outcomes[i], Delivered))
+            self._client.rebuild(error)
+        return call.conclude(self._client.ended or NOT_IN_TIME)
 
-    def _send(
-        self,
-        events: Sequence[Event],
-        chosen: Sequence[int],
-        outcomes: list[Outcome | None],
-        stopped: set[str],
-        deadline: float,
-    ) -> None:
-        """Produce and wait for the callbacks. Without a callback by the deadline an outcome stays None."""
-        producer = self._connected(events, chosen, outcomes, deadline)
-        for index in chosen:
-            event = events[index]
-            if outcomes[index] is not None:
-                stopped.add(event.key)
-            elif event.key not in stopped:
-                failure = self._produce(producer, event, partial(_confirm, outcomes, index), deadline)
-                if failure is not None:
-                    outcomes[index] = failure
-                    stopped.add(event.key)
-        while producer.flush(max(0.0, min(deadline - monotonic(), 0.5))):
-            if monotonic() >= deadline or self._ended is not None:
-                break
-        if len(producer):
-            log.warning("%d events were not confirmed in time: the producer is discarded", len(producer))
-            for topic in {events[i].destination for i in chosen}:
-                self._topics.forget(topic)
-            self._discard()
-        elif any(_is_fatal(outcomes[i]) for i in chosen):
-            self.incidents["client_rebuilt"] += 1
-            self._discard()
+    def close(self) -> None:
+        self._client.discard()
 
-    def _connected(
-        self, events: Sequence[Event], chosen: Sequence[int], outcomes: list[Outcome | None], deadline: float
-    ) -> Producer:
-        """A producer whose batches fit all topics of these events; what has no topic gets its outcome."""
-        producer = self._current() or self._new_producer()
-        troubled: dict[str, Outcome] = {}
-        for topic in {events[i].destination for i in chosen}:
-            found = self._topics.get(producer, topic, deadline)
-            if isinstance(found, Delivered | Unconfirmed | Refused):
-                troubled[topic] = found
-        if troubled:
-            for index in chosen:
-                outcomes[index] = troubled.get(events[index].destination)
-        if self._topics.smallest_limit() < self._batch_bytes:
-            self._discard()
-            producer = self._new_producer()
-        return producer
-
-    def _current(self) -> Producer | None:
-        if self._producer is not None and self._made_in != os.getpid():
-            # A forked copy never delivers, and closing it would wait for threads that are not here.
-            self._producer = None
-        return self._producer
-
-    def _new_producer(self) -> Producer:
-        self._batch_bytes = self._topics.smallest_limit()
-        config = kafka_config.producer_config(
-            str(self._servers), self._user_config, self._batch_bytes, self._on_error
-        )
-        try:
-            self._producer = Producer(config, logger=log)
-        except KafkaException as error:
-            raise SettingsError(f"[kafka.config]: {error.args[0].str()}") from error
-        self._made_in = os.getpid()
-        return self._producer
-
-    def _produce(self, producer: Producer, event: Event, confirm: Any, deadline: float) -> Outcome | None:
-        """Hand one event to the client; what kept it from being handed over, if anything."""
-        topic = self._topics.known(event.destination)
-        key = event.event_id if self._key_is_event_id else event.key
-        headers = self._headers(event)
-        if len(event.payload) > SURELY_SMALL or topic.limit < SURELY_SMALL or event.headers:
-            size = batch_bytes(key.encode(), event.payload, headers)
-            if size > topic.limit:
-                return Refused(
-                    f"{size} bytes are more than topic '{event.destination}' takes ({topic.limit})"
+    def _round(self, call: Call, left: Sequence[int]) -> Sequence[int]:
+        """Send what may be in flight together and wait for it; what has to wait is returned."""
+        producer, routes = self._ready(call, left)
+        sent, later = self._produce(call, producer, routes, left)
+        self._wait(call, producer, sent)
+        for index in call.suspects(sent):
+            if call.events[index].key not in call.stopped and self._client.alive:
+                self._send_alone(call, producer, index)
+        for route in routes.values():
+            if isinstance(route, Route):
+                route.cold.difference_update(
+                    partition for partition, index in route.scouts.items() if call.delivered(index)
                 )
+        return later if self._client.alive else ()
+
+    def _ready(self, call: Call, left: Sequence[int]) -> tuple[Producer, dict[str, Route | Outcome]]:
+        """A producer whose batches fit all topics of these events; the topics, or what is wrong with them."""
+        names = {call.events[index].destination for index in left}
+        while True:
+            limit = self._topics.smallest_limit()
+            if not self._client.fits(limit):
+                self._client.make(limit)
+                self._topics.doubt()
+            producer = self._client.producer
+            routes: dict[str, Route | Outcome] = {}
+            for name in names:
+                found = self._topics.get(producer, name, call.deadline)
+                if not isinstance(found, Topic):
+                    routes[name] = found
+                    if isinstance(found, Unconfirmed) and found.scope != "destination":
+                        return producer, dict.fromkeys(names, found)
+                else:
+                    cold = self._client.cold(name, found.partitions)
+                    routes[name] = Route(found, found.limit - OVERHEAD, cold, {})
+            if self._client.fits(self._topics.smallest_limit()):
+                return producer, routes
+
+    def _produce(
+        self, call: Call, producer: Producer, routes: Mapping[str, Route | Outcome], left: Sequence[int]
+    ) -> tuple[list[int], list[int]]:
+        """Hand events to the client; returns those handed over, and those that wait for the next round."""
+        sent: list[int] = []
+        later: list[int] = []
+        waiting: set[str] = set()  # keys of which the rest goes out in the next round
+        in_flight: Counter[str] = Counter()
+        for index in left:
+            event = call.events[index]
+            if event.key in call.stopped:
+                continue
+            if event.key in waiting:
+                later.append(index)
+                continue
+            route = routes[event.destination]
+            if not isinstance(route, Route):
+                call.stop(index, route)
+                continue
+            partition = key_hash(event.key) % route.topic.partitions
+            if route.cold and partition in route.cold:
+                if partition in route.scouts:
+                    waiting.add(event.key)
+                    later.append(index)
+                    continue
+                route.scouts[partition] = index
+            headers = self._headers(event)
+            if event.headers or len(event.payload) > route.surely_fits:
+                fits = self._fits(call, producer, event, headers)
+                if isinstance(fits, Refused):
+                    call.stop(index, fits)
+                    continue
+                if not fits:
+                    waiting.add(event.key)
+            failure = self._hand_over(call, producer, index, partition, headers)
+            if failure is not None:
+                call.stop(index, failure)
+                continue
+            sent.append(index)
+            if self._per_key:
+                in_flight[event.key] += 1
+                if in_flight[event.key] == self._per_key:
+                    waiting.add(event.key)
+        return sent, later
+
+    def _fits(self, call: Call, producer: Producer, event: Event, headers: Headers) -> bool | Refused:
+        """Whether the topic takes a record of this size. False: it may not, and only the broker can tell."""
+        size = batch_bytes(self._message_key(event).encode(), event.payload, headers)
+        topic = self._topics.get(producer, event.destination, call.deadline)
+        if isinstance(topic, Topic) and size > topic.limit:
+            # The limit may have been raised since it was read.
+            topic = self._topics.get(producer, event.destination, call.deadline, max_age=SURE_SECONDS)
+        if not isinstance(topic, Topic) or size <= topic.limit:
+            return True
+        if not topic.limit_known:
+            return False
+        return Refused(f"{size} bytes are more than topic '{event.destination}' takes ({topic.limit})")
+
+    def _message_key(self, event: Event) -> str:
+        return event.event_id if self._key_is_event_id else event.key
+
+    def _hand_over(
+        self, call: Call, producer: Producer, index: int, partition: int, headers: Headers
+    ) -> Outcome | None:
+        """Hand one event to the client; what kept it from being handed over, if anything."""
+        event = call.events[index]
         while True:
             try:
                 producer.produce(
                     event.destination,
                     value=event.payload,
-                    key=key,
-                    partition=key_hash(event.key) % topic.partitions,
+                    key=event.event_id if self._key_is_event_id else event.key,
+                    partition=partition,
                     headers=headers,  # type: ignore[arg-type]
-                    on_delivery=confirm,
+                    on_delivery=partial(call.confirm, index),
                 )
                 return None
             except BufferError:
-                producer.poll(0.1)
-                if monotonic() >= deadline:
+                if monotonic() >= call.deadline:
                     return Unconfirmed("the client's queue stayed full until the deadline", "broker")
+                producer.poll(0.1)
             except KafkaException as error:
-                return _outcome(error.args[0])
+                inner: KafkaError = error.args[0]
+                if trouble_of(inner) is Trouble.FATAL:
+                    raise
+                self._topics.doubt(event.destination)
+                return classify.outcome(trouble_of(inner), inner.str())
+            except (TypeError, ValueError) as error:
+                return Refused(f"it cannot be written as a Kafka message: {error}")
 
-    def _on_error(self, error: KafkaError) -> None:
-        trouble = classify.kafka(error.name())
-        if trouble is Trouble.SETTINGS:
-            self._ended = _outcome(error)
-            log.error("Kafka: %s", error.str())
-        else:
-            log.warning("Kafka: %s", error.str())
+    def _wait(self, call: Call, producer: Producer, sent: Sequence[int]) -> None:
+        """Wait for the callbacks; without all of them by the deadline the producer is discarded."""
+        gone: dict[str, Outcome] = {}
+        while not self._client.wait(producer, call.deadline):
+            if monotonic() >= call.deadline or self._client.ended is not None:
+                break
+            unanswered = {call.events[index].destination for index in sent if call.results[index] is None}
+            gone |= self._gone(producer, unanswered, call.deadline)
+            if unanswered <= gone.keys():
+                break
+        if len(producer):
+            for name in {call.events[index].destination for index in sent}:
+                self._topics.doubt(name)
+            self._client.discard()
+        failures = [(index, call.results[index]) for index in sent if not call.delivered(index)]
+        for index, failure in failures:
+            name = call.events[index].destination
+            if name in gone:
+                call.results[index] = gone[name]
+            elif isinstance(failure, KafkaError):
+                self.incidents["stranded"] += failure.name() == STRANDED
+                match trouble_of(failure):
+                    case Trouble.DESTINATION:
+                        self._topics.doubt(name)
+                    case Trouble.FATAL | Trouble.SETTINGS if self._client.alive:
+                        self._client.rebuild(failure.str())
 
-    def _discard(self) -> None:
-        """Purge and drop the producer. It is never used again: what it still holds may arrive late."""
-        producer, self._producer = self._producer, None
-        if producer is not None and self._made_in == os.getpid():
-            producer.purge()
-            producer.flush(CLOSE_SECONDS)
+    def _gone(self, producer: Producer, names: Iterable[str], deadline: float) -> dict[str, Outcome]:
+        """Of topics that do not answer, those that are not there any more: a delivery never says so."""
+        gone: dict[str, Outcome] = {}
+        for name in names:
+            found = self._topics.partitions(producer, name, min(deadline, monotonic() + 0.1))
+            if isinstance(found, Unconfirmed) and found.scope == "destination":
+                gone[name] = found
+        return gone
 
-    def _hold_back(self, events: Sequence[Event], outcomes: Sequence[Outcome | None]) -> list[Outcome]:
-        """What has no callback is unconfirmed, and nothing behind an undelivered event of its key counts."""
-        kept: list[Outcome] = []
-        stopped: set[str] = set()
-        missing = self._ended or Unconfirmed("not confirmed in time", "broker")
-        for event, outcome in zip(events, outcomes, strict=True):
-            if stopped and event.key in stopped:
-                if isinstance(outcome, Delivered):
-                    self.incidents["overtaken"] += 1
-                    log.error(
-                        "event %s of key %s was delivered ahead of an earlier one that the broker refused; it"
-                        " will be published again behind it",
-                        event.event_id,
-                        event.key,
-                    )
-                kept.append(Unconfirmed("held up behind an earlier event of its key"))
-                continue
-            if not isinstance(outcome, Delivered):
-                stopped.add(event.key)
-            kept.append(outcome or missing)
-        return kept
-
-
-def _waves(events: Sequence[Event], per_key: int) -> Iterator[Sequence[int]]:
-    """Indexes of the events in order, such that each wave has at most `per_key` of any key (0: no bound)."""
-    if not per_key:
-        yield range(len(events))
-        return
-    waves: dict[int, list[int]] = defaultdict(list)
-    seen: Counter[str] = Counter()
-    for index, event in enumerate(events):
-        waves[seen[event.key] // per_key].append(index)
-        seen[event.key] += 1
-    yield from (waves[number] for number in sorted(waves))
-
-
-_BROKER_SAID = "the broker refused it: "
-
-
-def _confirm(outcomes: list[Outcome | None], index: int, error: KafkaError | None, message: Any) -> None:
-    if error is None:
-        outcomes[index] = Delivered(f"{message.topic()}[{message.partition()}]@{message.offset()}")
-    else:
-        outcomes[index] = _outcome(error, _BROKER_SAID)
-
-
-def _came_from_broker(outcome: Outcome | None) -> bool:
-    return isinstance(outcome, Refused) and outcome.reason.startswith(_BROKER_SAID)
-
-
-def _is_fatal(outcome: Outcome | None) -> bool:
-    return isinstance(outcome, Unconfirmed) and outcome.reason.startswith(_FATAL)
-
-
-_FATAL = "the client failed for good: "
-
-
-def _outcome(error: KafkaError, prefix: str = "") -> Outcome:
-    trouble = Trouble.FATAL if error.fatal() else classify.kafka(error.name())
-    if trouble is Trouble.FATAL:
-        prefix = _FATAL
-    elif trouble is not Trouble.RECORD:
-        prefix = ""
-    return classify.outcome(trouble, f"{prefix}{error.str()}")
+    def _send_alone(self, call: Call, producer: Producer, index: int) -> None:
+        """Find out whether the broker refuses this event for its own sake."""
+        event = call.events[index]
+        topic = self._topics.get(producer, event.destination, call.deadline)
+        if isinstance(topic, Topic):
+            call.results[index] = None
+            partition = key_hash(event.key) % topic.partitions
+            failure = self._hand_over(call, producer, index, partition, self._headers(event))
+            if failure is not None:
+                call.results[index] = failure
+            else:
+                self._wait(call, producer, [index])
+        call.convict(index)

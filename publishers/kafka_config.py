@@ -1,10 +1,14 @@
 """The librdkafka configuration of a producer that loses and reorders nothing.
 
-What order and delivery depend on is set here and cannot be overridden, under none of its names.
+What order and delivery depend on is set here and cannot be overridden, under none of its names. What remains
+is checked by librdkafka itself when the publisher is made: a mistake is an error at start, not at the first
+event.
 """
 
 from collections.abc import Callable, Mapping
 from typing import Any
+
+from confluent_kafka import KafkaException, Producer
 
 from relay.errors import SettingsError
 
@@ -17,31 +21,47 @@ _SAFETY: dict[str, Any] = {
     # The topic's limit decides, and is checked for each record before it is sent.
     "message.max.bytes": 1_000_000_000,
 }
-_WHY = {
-    "acks": "an event is delivered when all in-sync replicas have it",
-    "request.required.acks": "an event is delivered when all in-sync replicas have it",
+_ACKS = "an event is delivered when all in-sync replicas have it"
+_EXPIRY = "a record that expires by itself lets the ones behind it through"
+_RETRIES = "the relay decides when to give up, by publish_seconds and max_attempts"
+_IN_FLIGHT = "idempotence depends on it"
+_TRANSACTIONS = "the relay does not use transactions"
+_ADDRESS = "set [kafka] bootstrap_servers"
+_CALLBACKS = "what the client reports belongs to the relay"
+WHY_NOT = {
+    "acks": _ACKS,
+    "request.required.acks": _ACKS,
     "enable.idempotence": "without it a broker's retry reorders events",
     "enable.gapless.guarantee": "the relay keeps order itself, and this would end the producer",
-    "message.timeout.ms": "a record that expires by itself lets the ones behind it through",
-    "delivery.timeout.ms": "a record that expires by itself lets the ones behind it through",
+    "message.timeout.ms": _EXPIRY,
+    "delivery.timeout.ms": _EXPIRY,
     "request.timeout.ms": "the deadline of a batch is publish_seconds",
-    "retries": "the relay decides when to give up, by publish_seconds and max_attempts",
-    "message.send.max.retries": "the relay decides when to give up, by publish_seconds and max_attempts",
-    "max.in.flight": "idempotence depends on it",
-    "max.in.flight.requests.per.connection": "idempotence depends on it",
+    "retries": _RETRIES,
+    "message.send.max.retries": _RETRIES,
+    "max.in.flight": _IN_FLIGHT,
+    "max.in.flight.requests.per.connection": _IN_FLIGHT,
+    "queuing.strategy": "events are sent in the order in which they were written",
     "partitioner": "the partition is computed from the partition key, as the Java client does",
-    "transactional.id": "the relay does not use transactions",
-    "transaction.timeout.ms": "the relay does not use transactions",
+    "transactional.id": _TRANSACTIONS,
+    "transaction.timeout.ms": _TRANSACTIONS,
     "allow.auto.create.topics": "a mistyped topic would swallow events",
     "message.max.bytes": "the topic's own limit is used",
-    "delivery.report.only.error": "the relay must hear of every delivery",
+    "test.mock.num.brokers": "a broker that is only pretended would swallow events",
     "default.topic.config": "it could override all of these",
-    "bootstrap.servers": "set [kafka] bootstrap_servers",
-    "metadata.broker.list": "set [kafka] bootstrap_servers",
+    "bootstrap.servers": _ADDRESS,
+    "metadata.broker.list": _ADDRESS,
+    "delivery.report.only.error": "the relay must hear of every delivery",
+    "enabled_events": _CALLBACKS,
+    "error_cb": _CALLBACKS,
+    "stats_cb": _CALLBACKS,
+    "throttle_cb": _CALLBACKS,
+    "log_cb": _CALLBACKS,
+    "on_delivery": _CALLBACKS,
+    "oauth_cb": _CALLBACKS,
+    "dr_cb": _CALLBACKS,
+    "dr_msg_cb": _CALLBACKS,
+    "logger": _CALLBACKS,
 }
-_CALLBACKS = frozenset(
-    {"error_cb", "stats_cb", "throttle_cb", "log_cb", "on_delivery", "oauth_cb", "dr_cb", "dr_msg_cb"}
-)
 
 _DEFAULTS: dict[str, Any] = {
     "client.id": "outbox-relay",
@@ -52,13 +72,18 @@ _DEFAULTS: dict[str, Any] = {
 
 
 def check(config: Mapping[str, Any]) -> None:
-    """SettingsError for what may not be changed."""
+    """SettingsError for what may not be changed, and for what librdkafka does not take."""
     for name in config:
-        plain = name.removeprefix("topic.").strip().lower()
-        if plain in _WHY:
-            raise SettingsError(f"[kafka.config] {name} cannot be set: {_WHY[plain]}")
-        if plain in _CALLBACKS:
-            raise SettingsError(f"[kafka.config] {name} cannot be set: callbacks belong to the relay")
+        plain = name.strip().lower().removeprefix("topic.")
+        if plain in WHY_NOT:
+            raise SettingsError(f"[kafka.config] {name} cannot be set: {WHY_NOT[plain]}")
+    try:
+        # Without an address it connects to nothing.
+        Producer({**_DEFAULTS, **config, **_SAFETY, "log_level": 0})
+    except (KafkaException, ValueError, TypeError) as error:
+        inner = error.args[0]
+        said = inner.str() if isinstance(error, KafkaException) else inner
+        raise SettingsError(f"[kafka.config] is not accepted by librdkafka: {said}") from None
 
 
 def client_config(servers: str, config: Mapping[str, Any]) -> dict[str, Any]:

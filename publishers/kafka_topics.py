@@ -1,13 +1,13 @@
 """What the relay must know of a topic before it sends: its partitions and how large a record may be.
 
 Facts are kept for a minute. Growth of a topic moves keys to other partitions: it is noticed, logged and
-counted.
+counted. Where the limit may not be read, records of any size are sent, and the broker has the last word.
 """
 
 import logging
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from time import monotonic
 from typing import Any
 
@@ -15,7 +15,7 @@ from confluent_kafka import KafkaException, Producer
 from confluent_kafka.admin import AdminClient, ConfigResource  # type: ignore[attr-defined]
 
 from publishers import classify
-from relay.outcome import Outcome
+from relay.outcome import Outcome, Refused
 
 log = logging.getLogger(__name__)
 
@@ -28,14 +28,18 @@ DEFAULT_LIMIT = 1_048_588
 class Topic:
     partitions: int
     limit: int  # bytes of a batch
-    fresh_until: float
+    limit_known: bool
+    read_at: float
 
 
 class Topics:
     """`interrupted` says what ended all hope while waiting, if anything did."""
 
     def __init__(
-        self, config: dict[str, Any], incidents: Counter[str], interrupted: Callable[[], Outcome | None]
+        self,
+        config: dict[str, Any],
+        incidents: Counter[str],
+        interrupted: Callable[[Producer], Outcome | None],
     ) -> None:
         self._config = config
         self._incidents = incidents
@@ -45,21 +49,20 @@ class Topics:
     def smallest_limit(self) -> int:
         return min((topic.limit for topic in self._known.values()), default=DEFAULT_LIMIT)
 
-    def known(self, name: str) -> Topic:
-        """A topic that get() has returned."""
-        return self._known[name]
+    def doubt(self, name: str | None = None) -> None:
+        """Look again before the next use of this topic, or of any: something is not as it was."""
+        for each in [name] if name is not None else list(self._known):
+            if topic := self._known.get(each):
+                self._known[each] = replace(topic, read_at=float("-inf"))
 
-    def forget(self, name: str) -> None:
-        """Look again before the next use: something is not as it was."""
-        if topic := self._known.get(name):
-            self._known[name] = Topic(topic.partitions, topic.limit, 0.0)
-
-    def get(self, producer: Producer, name: str, deadline: float) -> Topic | Outcome:
+    def get(
+        self, producer: Producer, name: str, deadline: float, max_age: float = REFRESH_SECONDS
+    ) -> Topic | Outcome:
         """The topic, or what keeps its events from being sent."""
         known = self._known.get(name)
-        if known is not None and monotonic() < known.fresh_until:
+        if known is not None and monotonic() < known.read_at + max_age:
             return known
-        partitions = self._partitions(producer, name, deadline)
+        partitions = self.partitions(producer, name, deadline)
         if not isinstance(partitions, int):
             return partitions
         if known is not None and partitions != known.partitions:
@@ -71,47 +74,54 @@ class Topics:
                 known.partitions,
                 partitions,
             )
-        topic = Topic(partitions, self._limit(name, known, deadline), monotonic() + REFRESH_SECONDS)
+        limit, limit_known = self._limit(name, known, deadline)
+        topic = Topic(partitions, limit, limit_known, monotonic())
         self._known[name] = topic
         return topic
 
-    def _partitions(self, producer: Producer, name: str, deadline: float) -> int | Outcome:
+    def partitions(self, producer: Producer, name: str, deadline: float) -> int | Outcome:
+        """How many the topic has now, or why that cannot be said by the deadline."""
         while True:
             patience = max(0.1, min(deadline - monotonic(), 1.0))
             try:
                 found = producer.list_topics(name, timeout=patience).topics[name]
             except KafkaException as error:
-                if (ended := self._interrupted()) is not None:
+                if (ended := self._interrupted(producer)) is not None:
                     return ended
                 if monotonic() < deadline:
                     continue
-                return _outcome(error, f"no answer about topic '{name}'")
+                inner = error.args[0]
+                trouble = classify.kafka(inner.name())
+                return classify.outcome(trouble, f"no answer about topic '{name}': {inner.str()}")
+            except (ValueError, KeyError) as error:
+                return Refused(f"'{name}' cannot be the name of a topic: {error}")
             if found.error is not None:
                 trouble = classify.kafka(found.error.name())
                 return classify.outcome(trouble, f"topic '{name}': {found.error.str()}")
             return len(found.partitions)
 
-    def _limit(self, name: str, known: Topic | None, deadline: float) -> int:
+    def _limit(self, name: str, known: Topic | None, deadline: float) -> tuple[int, bool]:
+        """The topic's max.message.bytes, and whether the broker said so."""
         resource = ConfigResource(ConfigResource.Type.TOPIC, name)
         patience = max(0.1, min(deadline - monotonic(), 5.0))
+        # Named: the client must outlive its answer.
+        admin = AdminClient(self._config, logger=log)
+        asked = admin.describe_configs([resource], request_timeout=patience)[resource]
         try:
-            asked: Sequence[Any] = list(
-                AdminClient(self._config, logger=log)
-                .describe_configs([resource], request_timeout=patience)
-                .values()
-            )
-            return int(asked[0].result(patience)["max.message.bytes"].value)
-        except (KafkaException, KeyError, ValueError, TimeoutError) as error:
-            limit = known.limit if known else DEFAULT_LIMIT
+            # Not result(): the traceback of what it raises would keep the producer alive.
+            error = asked.exception(patience + 0.5)
+        except TimeoutError:
+            error = TimeoutError("no answer")
+        if error is None:
+            return int(asked.result()["max.message.bytes"].value), True
+        if known is None:
             log.warning(
-                "the limit of topic %s cannot be read (%s): assuming %d bytes a record", name, error, limit
+                "the limit of topic %s cannot be read (%s): the broker will say what is too large",
+                name,
+                error,
             )
-            return limit
-
-
-def _outcome(error: KafkaException, subject: str) -> Outcome:
-    inner = error.args[0]
-    return classify.outcome(classify.kafka(inner.name()), f"{subject}: {inner.str()}")
+            return DEFAULT_LIMIT, False
+        return known.limit, known.limit_known
 
 
 def batch_bytes(key: bytes, value: bytes, headers: Sequence[tuple[str, str]]) -> int:

@@ -1,0 +1,119 @@
+"""The books of one publish call: what was reported of each event, and what may be said of it in the end.
+
+A record that was refused in a batch is only a suspect: any of its mates may be at fault. It is refused when
+the broker refuses it alone. What has no report at the end is unconfirmed, and nothing behind an undelivered
+event of its key counts as delivered.
+"""
+
+import logging
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any, TypeAlias
+
+from confluent_kafka import KafkaError
+
+from publishers import classify
+from publishers.classify import Trouble
+from relay.event import Event
+from relay.outcome import Delivered, Outcome, Refused, Unconfirmed
+
+log = logging.getLogger(__name__)
+
+HELD_UP = Unconfirmed("held up behind an earlier event of its key")
+STRANDED = "_PURGE_INFLIGHT"
+_REASONS = {
+    STRANDED: "sent, but not confirmed in time",
+    "_PURGE_QUEUE": "not sent in time: the broker did not take it",
+}
+Result: TypeAlias = Outcome | KafkaError | None
+
+
+class Call:
+    def __init__(self, events: Sequence[Event], deadline: float, incidents: Counter[str]) -> None:
+        self.events = events
+        self.deadline = deadline
+        self.results: list[Result] = [None] * len(events)
+        self.stopped: set[str] = set()  # keys of which nothing more may be sent
+        self._incidents = incidents
+
+    def confirm(self, index: int, error: KafkaError | None, message: Any) -> None:
+        """The delivery callback."""
+        if error is None:
+            self.results[index] = Delivered(f"{message.topic()}[{message.partition()}]@{message.offset()}")
+        else:
+            self.results[index] = error
+
+    def delivered(self, index: int) -> bool:
+        return type(self.results[index]) is Delivered
+
+    def stop(self, index: int, outcome: Outcome) -> None:
+        """This event was not sent, and nothing behind it may be."""
+        self.results[index] = outcome
+        self.stopped.add(self.events[index].key)
+
+    def suspects(self, sent: Sequence[int]) -> list[int]:
+        """Those of a finished round that are to be sent alone; keys that failed otherwise are stopped."""
+        results = self.results
+        if all(type(results[index]) is Delivered for index in sent):
+            return []
+        suspects: list[int] = []
+        suspected: set[str] = set()
+        overtaken = 0
+        for index in sent:
+            event, result = self.events[index], results[index]
+            if type(result) is Delivered:
+                if event.key in suspected or event.key in self.stopped:
+                    overtaken += 1
+                    log.error(
+                        "event %s of key %s was delivered ahead of an earlier one that the broker refused",
+                        event.event_id,
+                        event.key,
+                    )
+            elif event.key in self.stopped:
+                continue
+            elif isinstance(result, KafkaError) and _batch_was_refused(result):
+                suspects.append(index)
+                suspected.add(event.key)
+            else:
+                self.stopped.add(event.key)
+        self._incidents["overtaken"] += overtaken
+        return suspects
+
+    def convict(self, index: int) -> None:
+        """Judge an event that was sent alone."""
+        result = self.results[index]
+        if isinstance(result, KafkaError) and trouble_of(result) is Trouble.RECORD:
+            result = self.results[index] = Refused(f"the broker refused it: {result.str()}")
+        if not isinstance(result, Delivered):
+            self.stopped.add(self.events[index].key)
+
+    def conclude(self, missing: Outcome) -> list[Outcome]:
+        outcomes: list[Outcome] = []
+        held: set[str] = set()
+        for event, result in zip(self.events, self.results, strict=True):
+            if held and event.key in held:
+                outcomes.append(HELD_UP)
+            elif type(result) is Delivered:
+                outcomes.append(result)
+            else:
+                held.add(event.key)
+                outcomes.append(_outcome(result) if isinstance(result, KafkaError) else result or missing)
+        return outcomes
+
+
+def trouble_of(error: KafkaError) -> Trouble:
+    trouble = classify.kafka(error.name())
+    return Trouble.FATAL if error.fatal() and trouble is not Trouble.SETTINGS else trouble
+
+
+def _batch_was_refused(error: KafkaError) -> bool:
+    return trouble_of(error) is Trouble.RECORD or error.name() == "_INVALID_DIFFERENT_RECORD"
+
+
+def _outcome(error: KafkaError) -> Outcome:
+    trouble = trouble_of(error)
+    if _batch_was_refused(error):
+        return Unconfirmed(
+            f"its batch was refused ({error.str()}), and there was no time to send it alone", "broker"
+        )
+    return classify.outcome(trouble, _REASONS.get(error.name(), error.str()))

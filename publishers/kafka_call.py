@@ -53,39 +53,40 @@ class Call:
 
     def suspects(self, sent: Sequence[int]) -> list[int]:
         """Those of a finished round that are to be sent alone; keys that failed otherwise are stopped."""
+        # Not `stopped`: a key may have been stopped by an event behind the ones looked at here.
         results = self.results
         if all(type(results[index]) is Delivered for index in sent):
             return []
         suspects: list[int] = []
         suspected: set[str] = set()
+        failed: set[str] = set()
         overtaken = 0
         for index in sent:
             event, result = self.events[index], results[index]
             if type(result) is Delivered:
-                if event.key in suspected or event.key in self.stopped:
+                if event.key in suspected or event.key in failed:
                     overtaken += 1
                     log.error(
                         "event %s of key %s was delivered ahead of an earlier one that the broker refused",
                         event.event_id,
                         event.key,
                     )
-            elif event.key in self.stopped:
+            elif event.key in failed:
                 continue
             elif isinstance(result, KafkaError) and _batch_was_refused(result):
                 suspects.append(index)
                 suspected.add(event.key)
             else:
-                self.stopped.add(event.key)
+                failed.add(event.key)
         self._incidents["overtaken"] += overtaken
+        self.stopped |= failed
         return suspects
 
     def convict(self, index: int) -> None:
         """Judge an event that was sent alone."""
         result = self.results[index]
         if isinstance(result, KafkaError) and trouble_of(result) is Trouble.RECORD:
-            result = self.results[index] = Refused(f"the broker refused it: {result.str()}")
-        if not isinstance(result, Delivered):
-            self.stopped.add(self.events[index].key)
+            self.results[index] = Refused(f"the broker refused it: {result.str()}")
 
     def conclude(self, missing: Outcome) -> list[Outcome]:
         outcomes: list[Outcome] = []

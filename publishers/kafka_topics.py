@@ -45,6 +45,7 @@ class Topics:
         self._incidents = incidents
         self._interrupted = interrupted
         self._known: dict[str, Topic] = {}
+        self._has_controller = True
 
     def smallest_limit(self) -> int:
         return min((topic.limit for topic in self._known.values()), default=DEFAULT_LIMIT)
@@ -56,11 +57,12 @@ class Topics:
                 self._known[each] = replace(topic, read_at=float("-inf"))
 
     def get(
-        self, producer: Producer, name: str, deadline: float, max_age: float = REFRESH_SECONDS
+        self, producer: Producer, name: str, deadline: float, max_age: float | None = None
     ) -> Topic | Outcome:
         """The topic, or what keeps its events from being sent."""
         known = self._known.get(name)
-        if known is not None and monotonic() < known.read_at + max_age:
+        age = REFRESH_SECONDS if max_age is None else max_age
+        if known is not None and monotonic() < known.read_at + age:
             return known
         partitions = self.partitions(producer, name, deadline)
         if not isinstance(partitions, int):
@@ -84,7 +86,8 @@ class Topics:
         while True:
             patience = max(0.1, min(deadline - monotonic(), 1.0))
             try:
-                found = producer.list_topics(name, timeout=patience).topics[name]
+                cluster = producer.list_topics(name, timeout=patience)
+                found = cluster.topics[name]
             except KafkaException as error:
                 if (ended := self._interrupted(producer)) is not None:
                     return ended
@@ -98,22 +101,27 @@ class Topics:
             if found.error is not None:
                 trouble = classify.kafka(found.error.name())
                 return classify.outcome(trouble, f"topic '{name}': {found.error.str()}")
+            self._has_controller = cluster.controller_id in cluster.brokers
             return len(found.partitions)
 
     def _limit(self, name: str, known: Topic | None, deadline: float) -> tuple[int, bool]:
         """The topic's max.message.bytes, and whether the broker said so."""
         resource = ConfigResource(ConfigResource.Type.TOPIC, name)
         patience = max(0.1, min(deadline - monotonic(), 5.0))
-        # Named: the client must outlive its answer.
-        admin = AdminClient(self._config, logger=log)
-        asked = admin.describe_configs([resource], request_timeout=patience)[resource]
-        try:
-            # Not result(): the traceback of what it raises would keep the producer alive.
-            error = asked.exception(patience + 0.5)
-        except TimeoutError:
-            error = TimeoutError("no answer")
-        if error is None:
-            return int(asked.result()["max.message.bytes"].value), True
+        error: BaseException | None
+        if self._has_controller:
+            # Named: the client must outlive its answer.
+            admin = AdminClient(self._config, logger=log)
+            asked = admin.describe_configs([resource], request_timeout=patience)[resource]
+            try:
+                # Not result(): the traceback of what it raises would keep the producer alive.
+                error = asked.exception(patience + 0.5)
+            except TimeoutError:
+                error = TimeoutError("no answer")
+            if error is None:
+                return int(asked.result()["max.message.bytes"].value), True
+        else:  # nobody to ask: the client would wait for one, and the batch with it
+            error = LookupError("the cluster names no controller")
         if known is None:
             log.warning(
                 "the limit of topic %s cannot be read (%s): the broker will say what is too large",

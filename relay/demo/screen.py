@@ -134,7 +134,7 @@ class LiveScreen:
         spark = Text(sparkline(self._history, self._sparks), "cyan")
         spark.append(f"  {rate:,.0f} events/s", "bold")
         parts = [spark, self._figures(sample), self._relays(sample)]
-        bar = ProgressBar(total=1.0, completed=sample.progress, width=HISTORY)
+        bar = ProgressBar(total=1.0, completed=sample.progress, width=HISTORY, complete_style="cyan")
         return Panel(Group(*parts, bar), title="relay demo", width=HISTORY + 24)
 
     @staticmethod
@@ -158,7 +158,8 @@ class LiveScreen:
         grid = Table.grid(padding=(0, 2))
         total = sum(share.published for share in sample.shares) or 1
         for share in sample.shares:
-            bar = ProgressBar(total=total, completed=share.published, width=30)
+            style = "red" if share.state else "green"
+            bar = ProgressBar(total=total, completed=share.published, width=30, complete_style=style)
             part = f"{share.published:,} ({share.published / total:.0%})"
             grid.add_row(share.name, bar, part, Text(share.state, "bold red"))
         return grid

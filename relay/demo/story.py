@@ -28,8 +28,9 @@ LINE_LENGTH = 500
 # hand. The first looks want the worst one, events that the broker has and the outbox does not know of.
 FROZEN_SECONDS = 0.03
 LET_GO_SECONDS = 0.01
-LOOKS_FOR_THE_WORST = 60
-LOOKS = 120
+LOOKS_FOR_THE_WORST = 40
+LOOKS = 80
+LOOKS_PER_PICTURE = 8
 
 
 def play(plan: Plan, screen: Screen, conclude: Callable[[Report], None]) -> Report:
@@ -112,6 +113,10 @@ class _Play:
         return min(share, 1.0)
 
     def _look(self) -> None:
+        self._show()
+        self._interruption.sleep(LOOK_SECONDS)
+
+    def _show(self) -> None:
         stage = self._stage
         stage.require_sound()
         look = stage.watch.look()
@@ -138,7 +143,6 @@ class _Play:
                 shares,
             )
         )
-        self._interruption.sleep(LOOK_SECONDS)
 
     def _workers(self, relay: RelayProcess) -> list[str]:
         return [worker for worker, name in self._stage.workers.items() if name == relay.name]
@@ -155,6 +159,8 @@ class _Play:
             if at_the_broker or (held and look >= LOOKS_FOR_THE_WORST):
                 break
             relay.thaw()
+            if look % LOOKS_PER_PICTURE == 0:
+                self._show()
             self._interruption.sleep(LET_GO_SECONDS)
         stage.killed.add(relay.name)
         relay.kill()

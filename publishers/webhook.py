@@ -68,7 +68,7 @@ class WebhookPublisher:
             raise SettingsError("[webhook] timeout_seconds must be more than 0")
         self._format: Format = options.get("format", "plain")
         self._network = Network(bool(options.get("allow_private", False)), getaddrinfo)
-        self._pool: httpcore.ConnectionPool | None = None
+        self._pool = _pool(self._network)
         self._threads: list[threading.Thread] = []
         self._closed = False
 
@@ -77,15 +77,12 @@ class WebhookPublisher:
             return [CLOSED] * len(events)
         targets = [target_of(event.destination) for event in events]
         call = Call(events, [target.host for target in targets], deadline - REPORT_SECONDS)
-        pool = self._pool = self._pool or _pool(self._network)
         # Threads that an earlier call left to the resolver count: there are never more than this.
         waiting = [thread for thread in self._threads if thread.is_alive()]
         if events and len(waiting) >= CONNECTIONS:
             return [NO_THREAD] * len(events)
         threads = [
-            threading.Thread(
-                target=self._work, args=(call, targets, deadline, pool), name="webhook", daemon=True
-            )
+            threading.Thread(target=self._work, args=(call, targets, deadline), name="webhook", daemon=True)
             for _ in range(min(call.width, CONNECTIONS - len(waiting)))
         ]
         for thread in threads:
@@ -101,19 +98,15 @@ class WebhookPublisher:
         until = monotonic() + CLOSE_SECONDS
         for thread in self._threads:
             thread.join(max(0.0, until - monotonic()))
-        pool, self._pool = self._pool, None
-        if pool is not None:
-            pool.close()
+        self._pool.close()
 
-    def _work(
-        self, call: Call, targets: Sequence[Target], deadline: float, pool: httpcore.ConnectionPool
-    ) -> None:
+    def _work(self, call: Call, targets: Sequence[Target], deadline: float) -> None:
         while (turn := call.take()) is not None:
             target = targets[turn.index]
             trouble: Trouble | None = None
             outcome: Outcome
             try:
-                trouble, outcome = self._send(turn.event, target, deadline - REPORT_SECONDS, pool)
+                trouble, outcome = self._send(turn.event, target, deadline - REPORT_SECONDS)
             except Exception as error:  # noqa: BLE001 - every event gets an outcome, whatever happens
                 # Not the error's own text, which may quote the URL.
                 where = "".join(format_tb(error.__traceback__))
@@ -121,17 +114,15 @@ class WebhookPublisher:
                 outcome = Unconfirmed(f"posting to {target.host} failed: {type(error).__name__}")
             call.settle(turn, outcome, of_host=trouble is Trouble.HOST)
 
-    def _send(
-        self, event: Event, target: Target, deadline: float, pool: httpcore.ConnectionPool
-    ) -> tuple[Trouble | None, Outcome]:
+    def _send(self, event: Event, target: Target, deadline: float) -> tuple[Trouble | None, Outcome]:
         """Whose trouble it was, if any, and what became of the event."""
         if target.url is None:
             reason = f"the destination {target.host} is no http or https URL"
             return _trouble("url", f"{reason}: set destination, or the row's own, to one")
-        until = min(deadline, monotonic() + self._timeout)
-        granted = until - monotonic()
+        started = monotonic()
+        until = min(deadline, started + self._timeout)
         try:
-            status, retry_after = self._post(event, target, target.url, until, pool)
+            status, retry_after = self._post(event, target, target.url, until)
         except AddressRefused as refused:
             return _trouble(
                 "private",
@@ -139,31 +130,31 @@ class WebhookPublisher:
                 " set [webhook] allow_private if it is meant",
             )
         except (httpcore.TimeoutException, httpcore.NetworkError, httpcore.RemoteProtocolError) as error:
-            return (None, CLOSED) if self._closed else _trouble(*_explain(error, target.host, granted))
+            return (
+                (None, CLOSED) if self._closed else _trouble(*_explain(error, target.host, until - started))
+            )
         if 200 <= status < 300:
             return None, Delivered(str(status))
         return _trouble(status, _describe(target.host, status), retry_after)
 
     def _post(
-        self, event: Event, target: Target, url: httpcore.URL, until: float, pool: httpcore.ConnectionPool
+        self, event: Event, target: Target, url: httpcore.URL, until: float
     ) -> tuple[int, float | None]:
         """The answer's status and Retry-After. Tries again where a kept connection turns out to be dead."""
         while True:
             with self._network.until(until):
                 try:
-                    return self._exchange(event, target, url, pool)
+                    return self._exchange(event, target, url)
                 except (httpcore.ReadError, httpcore.WriteError, httpcore.RemoteProtocolError):
                     if self._network.connected or self._closed:
                         raise
 
-    def _exchange(
-        self, event: Event, target: Target, url: httpcore.URL, pool: httpcore.ConnectionPool
-    ) -> tuple[int, float | None]:
+    def _exchange(self, event: Event, target: Target, url: httpcore.URL) -> tuple[int, float | None]:
         secret = self._secrets.of(target)
         signature = None if secret is None else sign(secret, event.payload)
         headers = request_headers(event, self._format, target.host, target.credentials, signature)
         timeouts = {"timeout": {"pool": self._network.remaining()}}
-        with pool.stream(
+        with self._pool.stream(
             "POST", url, headers=headers, content=event.payload, extensions=timeouts
         ) as response:
             self._read_out(response)

@@ -64,7 +64,8 @@ class KafkaRig:
             for name, value in config.items()
         ]
         resource = ConfigResource(ConfigResource.Type.TOPIC, self.destination, incremental_configs=entries)
-        self._admin().incremental_alter_configs([resource])[resource].result(20)
+        admin = self._admin()  # named: a client must outlive its answer
+        admin.incremental_alter_configs([resource])[resource].result(20)
 
     def lower_limit(self, limit: int) -> None:
         """Set max.message.bytes, and wait until the broker really refuses what is larger."""
@@ -88,9 +89,8 @@ class KafkaRig:
         wait_until(refused, 20, "the broker to enforce its new limit")
 
     def grow(self, partitions: int) -> None:
-        self._admin().create_partitions([NewPartitions(self.destination, partitions)])[
-            self.destination
-        ].result(20)
+        admin = self._admin()
+        admin.create_partitions([NewPartitions(self.destination, partitions)])[self.destination].result(20)
         self.partitions = partitions
 
     def delete(self) -> None:

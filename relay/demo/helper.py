@@ -88,10 +88,11 @@ def main() -> None:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     directory, *topics = sys.argv[1:]
-    broker = [_broker(topic) for topic in topics]
-    sys.stdin.read()
-    _remove(Path(directory))
-    del broker
+    try:
+        _kept = [_broker(topic) for topic in topics]
+        sys.stdin.read()
+    finally:
+        _remove(Path(directory))
     os._exit(0)  # not by way of the client's destructor, which takes its time
 
 

@@ -2,6 +2,7 @@
 
 import time
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Protocol, Self
@@ -131,7 +132,7 @@ class LiveScreen:
         self._live.update(self._picture(sample, rate))
 
     def _picture(self, sample: Sample, rate: float) -> RenderableType:
-        spark = Text(sparkline(self._history, self._sparks), "cyan")
+        spark = Text(sparkline(list(self._history), self._sparks), "cyan")
         spark.append(f"  {rate:,.0f} events/s", "bold")
         parts = [spark, self._figures(sample), self._relays(sample)]
         bar = ProgressBar(total=1.0, completed=sample.progress, width=HISTORY, complete_style="cyan")
@@ -165,7 +166,7 @@ class LiveScreen:
         return grid
 
 
-def sparkline(values: deque[float], sparks: str) -> str:
+def sparkline(values: Sequence[float], sparks: str) -> str:
     top = max(*values, 1.0)
     return "".join(sparks[round(value / top * (len(sparks) - 1))] for value in values)
 

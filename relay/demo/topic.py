@@ -17,7 +17,7 @@ BY_DEFAULT = -1  # as many replicas as the cluster gives by itself
 def topic_on(servers: str, topic: str) -> Iterator[None]:
     admin = AdminClient({"bootstrap.servers": servers, "log_level": 0, "socket.timeout.ms": 10_000})
     try:
-        admin.list_topics(timeout=SECONDS)
+        admin.list_topics(timeout=SECONDS / 2)
         wanted = NewTopic(topic, num_partitions=PARTITIONS, replication_factor=BY_DEFAULT)
         admin.create_topics([wanted], request_timeout=SECONDS)[topic].result(SECONDS * 2)
     except (KafkaException, TimeoutError) as error:

@@ -14,6 +14,7 @@ from relay.names import TableName
 # between its statements must not hold its locks.
 _SESSION = {
     "enable_seqscan": "off",
+    "enable_bitmapscan": "off",  # beats the index that has the order while the table is small
     "plan_cache_mode": "force_custom_plan",
     "jit": "off",
     # A database may default to stricter levels; under them a lost lease would be an error of the server.

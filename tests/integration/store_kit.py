@@ -47,18 +47,23 @@ RIGHT = Store()
 
 
 class Gate:
-    """Stops a connection before statements that begin with a given word."""
+    """Sees every statement of a connection before the server does."""
 
     def __init__(self) -> None:
-        self.before: Callable[[str], None] | None = None
+        self.before: Callable[[str], None] | None = None  # may stop it
+        self.aside: Callable[[Connection[Any], str, Any], None] | None = (
+            None  # may look at it, parameters and all
+        )
 
 
 class GatedCursor(Cursor[Any]):
-    def execute(self, query: Any, *args: Any, **kwargs: Any) -> "GatedCursor":
+    def execute(self, query: Any, params: Any = None, **kwargs: Any) -> "GatedCursor":
         gate: Gate | None = getattr(self.connection, "gate", None)
         if gate and gate.before:
             gate.before(str(query))
-        super().execute(query, *args, **kwargs)
+        if gate and gate.aside:
+            gate.aside(self.connection, str(query), params)
+        super().execute(query, params, **kwargs)
         return self
 
 

@@ -128,9 +128,10 @@ class Large:
     def _fill(self, name: str, key: str, n: int, status: str, **more: str) -> None:
         columns = {"partition_key": key, "event_type": "'Tested'", "payload": "'{}'", "status": f"'{status}'"}
         columns |= {"idempotency_key": f"'{name}-' || i"} | more
+        n = max(round(n * self._share), 1)
         self.stage.sql.execute(
             f"INSERT INTO outbox ({', '.join(columns)})"
-            f" SELECT {', '.join(columns.values())} FROM generate_series(1, {max(round(n * self._share), 1)}) i"
+            f" SELECT {', '.join(columns.values())} FROM generate_series(1, {n}) i"
         )
 
     def claim_pages(self, rows: int = 1000) -> list[Explained]:

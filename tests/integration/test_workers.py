@@ -1,0 +1,129 @@
+"""Who is alive, who is buried, and whose leases may be taken back."""
+
+from collections.abc import Callable
+
+import pytest
+
+from relay.store.workers import Registry
+from tests.integration.store_kit import LOST_ONCE, Actor, Stage, wait_until
+
+pytestmark = pytest.mark.usefixtures("any_postgres")
+
+
+def register(stage: Stage, name: str) -> Actor:
+    actor = stage.actor(name)
+    Registry(actor.table, 30.0).register(actor.conn, name, {"publisher": "memory"})
+    return actor
+
+
+def registry(actor: Actor, stale_seconds: float = 30.0) -> Registry:
+    return Registry(actor.table, stale_seconds)
+
+
+def statuses(stage: Stage) -> dict[str, str]:
+    return dict(stage.sql.execute("SELECT id, status FROM outbox_workers").fetchall())
+
+
+def disconnected(stage: Stage, actor: Actor) -> Callable[[], bool]:
+    pid = actor.pid()
+    return lambda: stage.value("SELECT count(*) FROM pg_stat_activity WHERE pid = %s", pid) == 0
+
+
+def test_a_worker_whose_connection_ends_is_buried_at_once_and_its_leases_are_free(stage: Stage) -> None:
+    stage.insert("a", 2)
+    doomed, other = register(stage, "doomed"), register(stage, "other")
+    doomed.must_claim()
+    assert registry(other).bury(other.conn) == []
+    gone = disconnected(stage, doomed)
+    doomed.close()
+    wait_until(gone, "the session ends")
+    assert registry(other).bury(other.conn) == ["doomed"]
+    assert statuses(stage) == {"doomed": "dead", "other": "alive"}
+    assert other.reap(["doomed"]).events == 2
+    assert len(other.must_claim(losses=LOST_ONCE).events) == 2
+    assert registry(other).bury(other.conn) == []
+
+
+def test_a_worker_whose_heartbeat_is_stale_is_buried_and_learns_it_at_its_next(stage: Stage) -> None:
+    stage.insert("a", 1)
+    frozen, other = register(stage, "frozen"), register(stage, "other")
+    frozen.must_claim()
+    assert registry(frozen).heartbeat(frozen.conn, "frozen")
+    stage.sql.execute(
+        "UPDATE outbox_workers SET last_seen_at = clock_timestamp() - interval '31 s' WHERE id = 'frozen'"
+    )
+    assert registry(other).bury(other.conn) == ["frozen"]
+    assert not registry(frozen).heartbeat(frozen.conn, "frozen")
+    assert statuses(stage)["frozen"] == "dead"
+    assert list(registry(other).living(other.conn)) == ["other"]
+
+
+def test_a_heartbeat_keeps_a_worker_alive_and_says_what_it_does(stage: Stage) -> None:
+    worker, other = register(stage, "worker"), register(stage, "other")
+    stage.sql.execute("UPDATE outbox_workers SET last_seen_at = clock_timestamp() - interval '31 s'")
+    assert registry(worker).heartbeat(worker.conn, "worker", "draining")
+    assert registry(other).heartbeat(other.conn, "other")
+    assert registry(other).bury(other.conn) == []
+    assert statuses(stage) == {"worker": "draining", "other": "alive"}
+
+
+def test_a_worker_that_leaves_without_leases_leaves_nothing(stage: Stage) -> None:
+    worker = register(stage, "worker")
+    registry(worker).deregister(worker.conn, "worker")
+    assert statuses(stage) == {}
+
+
+def test_an_entry_that_a_lease_names_stays_until_that_is_taken_back(stage: Stage) -> None:
+    stage.insert("a", 1)
+    worker, other = register(stage, "worker"), register(stage, "other")
+    worker.must_claim()
+    registry(worker).deregister(worker.conn, "worker")
+    assert "worker" in statuses(stage)
+    gone = disconnected(stage, worker)
+    worker.close()
+    wait_until(gone, "the session ends")
+    assert registry(other).bury(other.conn) == ["worker"]
+    stage.sql.execute(
+        "UPDATE outbox_workers SET last_seen_at = clock_timestamp() - interval '2 days' WHERE id = 'worker'"
+    )
+    assert registry(other).bury(other.conn) == ["worker"]
+    assert "worker" in statuses(stage), "its lease still names it"
+    other.reap(["worker"])
+    registry(other).bury(other.conn)
+    assert statuses(stage) == {"other": "alive"}
+
+
+def test_leases_of_workers_that_were_never_registered_are_free(stage: Stage) -> None:
+    stage.insert("a", 1)
+    stage.actor("stranger").must_claim()
+    other = register(stage, "other")
+    assert registry(other).bury(other.conn) == ["stranger"]
+
+
+def test_a_claim_that_a_buried_worker_still_makes_is_free_too(stage: Stage) -> None:
+    doomed, other = register(stage, "doomed"), register(stage, "other")
+    stage.sql.execute("UPDATE outbox_workers SET last_seen_at = '2020-01-01' WHERE id = 'doomed'")
+    registry(other).bury(other.conn)
+    stage.insert("a", 1)
+    doomed.must_claim()
+    assert registry(other).bury(other.conn) == ["doomed"]
+
+
+def test_workers_of_another_outbox_and_other_advisory_locks_keep_nobody_alive(stage: Stage) -> None:
+    """Only the worker's own lock, in its own namespace and database, counts."""
+    doomed, other = register(stage, "doomed"), register(stage, "other")
+    gone = disconnected(stage, doomed)
+    doomed.close()
+    wait_until(gone, "the session ends")
+    stage.sql.execute("SELECT pg_advisory_lock(%s, hashtext('doomed'))", [other.table.bucket_locks])
+    stage.sql.execute("SELECT pg_advisory_lock(hashtextextended('doomed', 0))")
+    registry(other).bury(other.conn)
+    assert statuses(stage)["doomed"] == "dead"
+
+
+@pytest.mark.parametrize("name", ["a", "b", "worker-17", "ünï", "x" * 150])
+def test_any_name_is_seen_alive_whatever_the_sign_of_its_lock(stage: Stage, name: str) -> None:
+    worker, other = register(stage, name), register(stage, "other")
+    registry(other).bury(other.conn)
+    assert statuses(stage)[name] == "alive"
+    assert registry(worker).heartbeat(worker.conn, name)

@@ -11,6 +11,7 @@ from pika.exceptions import (
     IncompatibleProtocolError,
     ProbableAccessDeniedError,
     ProbableAuthenticationError,
+    StreamLostError,
 )
 
 from publishers import classify
@@ -54,6 +55,8 @@ def explain(error: BaseException, parameters: Any) -> Lost:
                 )
             case AMQPHeartbeatTimeout():
                 reason = "went silent"
+            case StreamLostError():
+                reason = "hung up"
             case _:
                 continue
         return Lost(classify.rabbitmq(code), f"{where} {reason}")

@@ -112,7 +112,7 @@ class Flight:
         for message in self._settled(tag, multiple):
             if message.returned:
                 reason = f"no queue takes {message.address}: bind one to the exchange"
-                message.fail(outcome(Trouble.DESTINATION, reason))
+                message.fail(Unconfirmed(reason, "destination", holds="route"))
                 continue
             message.outcome = message.delivered
             lane = message.lane
@@ -125,7 +125,7 @@ class Flight:
         """The broker has not taken it: a queue is full or has failed."""
         for message in self._settled(tag, multiple):
             reason = f"a queue behind {message.address} refused the message: it may be full"
-            message.fail(outcome(Trouble.DESTINATION, reason))
+            message.fail(Unconfirmed(reason, "destination", holds="route"))
 
     def give_back(self, event_id: str) -> None:
         """The message was routed to no queue. Its confirm follows all the same."""

@@ -48,7 +48,7 @@ class Encoded(BasicProperties):  # type: ignore[misc]
 
 def properties_encoder(headers_of: Callable[[Event], Headers]) -> Properties:
     """The function that makes an event's properties for a connection with this frame_max."""
-    start = struct.pack(">H", _FLAGS) + _short("application/json")
+    start = struct.pack(">H", _FLAGS) + short("application/json")
 
     def encode(event: Event, frame_max: int) -> Encoded:
         try:
@@ -64,9 +64,9 @@ def properties_encoder(headers_of: Callable[[Event], Headers]) -> Properties:
                     _long(len(table)),
                     table,
                     PERSISTENT,
-                    _short(event.event_id),
+                    short(event.event_id),
                     _timestamp(seconds),
-                    _short(event.event_type),
+                    short(event.event_type),
                 )
             )
         except (ValueError, TypeError, AttributeError) as error:
@@ -81,7 +81,8 @@ def properties_encoder(headers_of: Callable[[Event], Headers]) -> Properties:
     return encode
 
 
-def _short(text: str) -> bytes:
+def short(text: str) -> bytes:
+    """A short string; ValueError where it is none."""
     encoded = text.encode()
     if len(encoded) > SHORT_STRING:
         raise ValueError(f"'{text[:40]}…' is longer than {SHORT_STRING} bytes")
@@ -91,4 +92,4 @@ def _short(text: str) -> bytes:
 @lru_cache(maxsize=4096)
 def _field(name: str) -> bytes:
     """The name of a header, and the mark of a text value."""
-    return _short(name) + b"S"
+    return short(name) + b"S"

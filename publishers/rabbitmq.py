@@ -34,7 +34,7 @@ from publishers import classify
 from publishers.amqp_errors import Lost
 from publishers.amqp_flight import Flight, Lane, Message, conclude
 from publishers.amqp_link import Link
-from publishers.amqp_properties import SHORT_STRING, properties_encoder
+from publishers.amqp_properties import properties_encoder, short
 from publishers.classify import Trouble
 
 log = logging.getLogger(__name__)
@@ -74,6 +74,7 @@ class RabbitPublisher:
         self._link: Link | None = None
         self._inherited: Link | None = None
         self._process = os.getpid()
+        self.stranded = 0  # messages that were on their way when their connection was given up
         self.overtaken = 0  # events that got through ahead of one of their key that was refused
 
     def publish(self, events: Sequence[Event], deadline: float) -> Sequence[Outcome]:
@@ -84,8 +85,9 @@ class RabbitPublisher:
         flight = Flight(messages, WINDOW, self._per_key, self._suspects)
         if lost is None:
             lost = self._carry(flight, deadline)
-        if lost is not None:
-            log.warning("%s", lost.reason)
+        if lost is not None and flight.unconfirmed:
+            self.stranded += len(flight.unconfirmed)
+            log.warning("%s; %d messages were on their way", lost.reason, len(flight.unconfirmed))
         if flight.overtaken:
             self.overtaken += flight.overtaken
             log.error("%d events overtook one of their key that was refused", flight.overtaken)
@@ -149,8 +151,10 @@ class RabbitPublisher:
                 f"the event names no exchange: give it one, or '{DEFAULT_EXCHANGE}' for the default exchange"
             )
         for what, text in (("exchange", exchange), ("routing key", routing_key)):
-            if len(text.encode(errors="surrogatepass")) > SHORT_STRING:
-                flaw = f"the name of the {what} is longer than {SHORT_STRING} bytes: '{text[:40]}…'"
+            try:
+                short(text)
+            except ValueError as error:
+                flaw = f"the {what} cannot be written as AMQP: {error}"
         return Address(
             exchange,
             routing_key,
@@ -207,6 +211,8 @@ def _outcomes(messages: Sequence[Message], lost: Lost | None) -> list[Outcome]:
     if lost is None or not lost.stalled:
         return conclude(messages, missing, missing)
     stuck = Unconfirmed(
-        f"{reason}, while other messages were confirmed: its queue may lack replicas", "destination"
+        f"{reason}, though it confirmed other messages: the queue may lack replicas",
+        "destination",
+        holds="route",
     )
     return conclude(messages, missing, stuck)

@@ -69,5 +69,10 @@ class RabbitRig:
                 found.append(message[1].message_id)
             return found
 
+    def delete(self) -> None:
+        with self.channel() as channel:
+            channel.queue_delete(self.queue)
+            channel.exchange_delete(self.destination)
+
     def undeliverable(self, event: Event) -> Event:
         return event._replace(destination=f"no-such-exchange-{uuid4().hex}")

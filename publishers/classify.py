@@ -106,7 +106,7 @@ WEBHOOK: dict[int | str, Trouble] = {
     "protocol": Trouble.HOST,
     "tls": Trouble.HOST,
     "private": Trouble.DESTINATION,
-    "url": Trouble.SETTINGS,
+    "url": Trouble.RECORD,  # the setting was checked at the start: it is the row's own
 }
 
 

@@ -62,6 +62,12 @@ NO_THREAD = Unconfirmed(
 
 class WebhookPublisher:
     def __init__(self, options: Mapping[str, Any], getaddrinfo: Resolver = socket.getaddrinfo) -> None:
+        destination = str(options.get("destination", "https://"))
+        if not destination.lower().startswith(("http://", "https://")):
+            raise SettingsError(
+                "publisher = 'webhook' needs a destination that is an http or https URL: set destination or"
+                " RELAY_DESTINATION, e.g. https://hooks.example.com/{event_type}"
+            )
         self._secrets = Secrets(options.get("secret"))
         self._timeout = float(options.get("timeout_seconds", 10.0))
         if not self._timeout > 0:
@@ -102,7 +108,7 @@ class WebhookPublisher:
 
     def _work(self, call: Call, targets: Sequence[Target], deadline: float) -> None:
         while (turn := call.take()) is not None:
-            target = targets[turn.index]
+            target = targets[turn.place]
             trouble: Trouble | None = None
             outcome: Outcome
             try:
@@ -118,7 +124,7 @@ class WebhookPublisher:
         """Whose trouble it was, if any, and what became of the event."""
         if target.url is None:
             reason = f"the destination {target.host} is no http or https URL"
-            return _trouble("url", f"{reason}: set destination, or the row's own, to one")
+            return _trouble("url", f"{reason}: the row's own destination must be one")
         started = monotonic()
         until = min(deadline, started + self._timeout)
         try:

@@ -21,7 +21,7 @@ HELD_UP = Unconfirmed("held up behind an earlier event of its key")
 
 
 class Turn(NamedTuple):
-    index: int
+    place: int  # of the event in the call
     event: Event
     host: str
 
@@ -67,8 +67,8 @@ class Call:
         """Record what became of a turn; `of_host` says that the host, not the event, is at fault."""
         with self._lock:
             self._running[turn.host] -= 1
-            lane = self._under_way.pop(turn.index)
-            self._outcomes[turn.index] = outcome
+            lane = self._under_way.pop(turn.place)
+            self._outcomes[turn.place] = outcome
             if isinstance(outcome, Unconfirmed) and of_host:
                 self._failures[turn.host] += 1
                 if outcome.retry_after is not None or self._failures[turn.host] >= FAILURES_IN_A_ROW:

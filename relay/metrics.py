@@ -15,8 +15,8 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Proc
 from prometheus_client.core import HistogramMetricFamily
 from prometheus_client.registry import Collector
 
+from relay.destination import shown
 from relay.event import Event
-from relay.logs import redact
 from relay.outcome import Delivered, Outcome, Refused, Unconfirmed
 from relay.reading import Reading
 
@@ -141,7 +141,7 @@ class BoundedLabels:
         if known is None:
             if len(self._known) >= self._limit:
                 return OTHER
-            known = self._known[value] = redact(value)
+            known = self._known[value] = shown(value)
         return known
 
 

@@ -14,6 +14,9 @@ Scope: TypeAlias = Literal["event", "destination", "broker", "settings"]
 Holds: TypeAlias = Literal["destination", "host", "route"]
 
 
+LONGEST_RETRY_AFTER = 86_400.0
+
+
 @dataclass(frozen=True, slots=True)
 class Delivered:
     """The broker has taken responsibility for the event."""
@@ -34,6 +37,11 @@ class Unconfirmed:
     scope: Scope = "event"
     retry_after: float | None = None
     holds: Holds | None = "destination"
+
+    def __post_init__(self) -> None:
+        """A broker may ask for any wait; what is no number, or past or beyond a day, is not taken at its word."""
+        if self.retry_after is not None:
+            object.__setattr__(self, "retry_after", min(max(0.0, self.retry_after), LONGEST_RETRY_AFTER))
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,7 @@ A pause holds the events that its subject names; an operator sets it, or a break
 
 from typing import Literal, NamedTuple, TypeAlias
 
+from relay.destination import host_of, shown
 from relay.event import Event
 
 PauseScope: TypeAlias = Literal["all", "destination", "host", "route", "event_type", "key"]
@@ -15,7 +16,7 @@ class Subject(NamedTuple):
     value: str
 
     def __str__(self) -> str:
-        return "everything" if self.scope == "all" else f"{self.scope.replace('_', ' ')} {self.value}"
+        return "everything" if self.scope == "all" else f"{self.scope.replace('_', ' ')} {shown(self.value)}"
 
 
 ALL = Subject("all", "")
@@ -29,8 +30,7 @@ def subject_of(scope: PauseScope, event: Event) -> Subject:
         case "destination":
             return Subject(scope, event.destination)
         case "host":
-            parts = event.destination.split("/", 3)
-            return Subject(scope, parts[2] if len(parts) > 2 else "")
+            return Subject(scope, host_of(event.destination))
         case "route":
             return Subject(scope, f"{event.destination}/{event.event_type}")
         case "event_type":

@@ -221,7 +221,8 @@ class Settings(BaseSettings):
         section = {"kafka": self.kafka, "rabbitmq": self.rabbitmq, "webhook": self.webhook}.get(
             self.publisher
         )
-        return dict(self.publisher_options) if section is None else _reveal(section.model_dump())
+        own = dict(self.publisher_options) if section is None else _reveal(section.model_dump())
+        return own | {"format": self.format, "destination": self.destination}
 
     def describe(self) -> dict[str, Any]:
         """All settings as JSON would have them, secrets hidden."""

@@ -52,9 +52,7 @@ def _print_status(report: dict[str, Any]) -> None:
     from relay.cli.output import ago, print_columns
 
     hints = {
-        "pending": f"oldest {ago(report['oldest_pending_seconds'])}"
-        if report["oldest_pending_seconds"]
-        else "",
+        "pending": _waiting(report),
         "failed": "each holds its key: relay events --status failed"
         if report["counts"]["failed"]["value"]
         else "",
@@ -84,6 +82,13 @@ def _print_status(report: dict[str, Any]) -> None:
     _section("blocked keys", report["blocked_keys"], ("key", "event_id", "parked_at", "last_error"))
     _section("pauses", report["pauses"], ("scope", "value", "paused_by", "until", "reason"))
     _section("breakers", report["breakers"], ("scope", "value", "until", "reason"))
+
+
+def _waiting(report: dict[str, Any]) -> str:
+    from relay.cli.output import ago
+
+    oldest = f"oldest {ago(report['oldest_pending_seconds'])}" if report["oldest_pending_seconds"] else ""
+    return f"{oldest}, {report['stuck']:,} stuck for more than an hour" if report["stuck"] else oldest
 
 
 def _count(name: str, count: dict[str, Any]) -> str:

@@ -24,7 +24,9 @@ DUE_AND_NOT_HELD = """(o.status = 'pending' AND o.available_at <= now()
   AND (%(only_scope)s::text IS NULL OR %(only_value)s::text = {SUBJECT_OF_ONLY}))"""
 # What a pause of some scope is about, for one row.
 _SUBJECT = """CASE {SCOPE} WHEN 'all' THEN '' WHEN 'destination' THEN {DESTINATION}
-  WHEN 'host' THEN split_part({DESTINATION}, '/', 3) WHEN 'route' THEN {DESTINATION} || '/' || o.event_type
+  WHEN 'host' THEN lower(split_part(split_part(split_part(split_part(
+    {DESTINATION}, '/', 3), '?', 1), '#', 1), '@', -1))
+  WHEN 'route' THEN {DESTINATION} || '/' || o.event_type
   WHEN 'event_type' THEN o.event_type WHEN 'key' THEN o.partition_key END"""
 SUBJECT_OF_HELD = _SUBJECT.replace("{SCOPE}", "h.scope")
 SUBJECT_OF_ONLY = _SUBJECT.replace("{SCOPE}", "%(only_scope)s::text")

@@ -15,6 +15,7 @@ import psycopg
 from psycopg import Connection
 from psycopg.rows import dict_row
 
+from relay.destination import shown
 from relay.errors import RelayError
 from relay.reading import Reading
 from relay.store.claim_sql import FRESH, LATER
@@ -50,6 +51,7 @@ class Counts:
     completed: Count
     archived: Count
     oldest_pending_seconds: float | None  # None: nothing is due
+    stuck: int  # due for more than an hour, among the rows looked at
     workers: int
 
 
@@ -71,6 +73,8 @@ SELECT (SELECT count(*) FROM fresh) AS fresh, (SELECT count(*) FROM later) AS la
        (SELECT count(*) FROM parked WHERE status = 'dead_letter') AS dead_letter,
        (SELECT extract(epoch FROM clock_timestamp() - min(since))::float8 FROM live
         WHERE status = 'pending' AND isfinite(since) AND since <= clock_timestamp()) AS oldest,
+       (SELECT count(*) FROM live
+        WHERE status = 'pending' AND since < clock_timestamp() - interval '1 hour') AS stuck,
        (SELECT count(*) FROM {workers} WHERE status <> 'dead') AS workers
 """
 # Statistics as of the last VACUUM or ANALYZE, scaled to the table's size now as the planner does; 0: never.
@@ -118,6 +122,7 @@ class Counting:
             completed=Count(max(guess["rows"] - live - seen["dead_letter"], 0), exact=False),
             archived=Count(guess["archived"], exact=guess["no_archive"]),
             oldest_pending_seconds=seen["oldest"],
+            stuck=seen["stuck"],
             workers=seen["workers"],
         )
 
@@ -169,8 +174,9 @@ SELECT * FROM (
 ORDER BY b.parked_at LIMIT %(keys)s
 """
 PAUSES = """
-SELECT scope, value, origin, reason, paused_by, paused_at, until FROM {pauses}
-WHERE until IS NULL OR until > now() ORDER BY paused_at
+SELECT scope, value, origin, reason, paused_by, paused_at, until, failures,
+       extract(epoch FROM clock_timestamp() - paused_at)::float8 AS held_seconds
+FROM {pauses} WHERE origin = 'breaker' OR until IS NULL OR until > now() ORDER BY paused_at
 """
 
 
@@ -184,13 +190,17 @@ def status(conn: Connection[Any], table: Table) -> Row:
         counts = asdict(replace(found, completed=counting.completed(conn, found.completed)))
         workers = _all(conn, fill(WORKERS, table.name), {})
         blocked = _all(conn, fill(BLOCKED, table.name), {"rows": ROWS_FOR_STATUS, "keys": BLOCKED_KEYS})
-        pauses = _all(conn, fill(PAUSES, table.name), {})
+        pauses = [
+            pause | {"value": shown(pause["value"])} for pause in _all(conn, fill(PAUSES, table.name), {})
+        ]
     oldest = counts.pop("oldest_pending_seconds")
+    stuck = counts.pop("stuck")
     counts.pop("workers")
     return {
         "table": str(table.name),
         "counts": counts,
         "oldest_pending_seconds": oldest,
+        "stuck": stuck,
         "workers": workers,
         "blocked_keys": blocked,
         "pauses": [pause for pause in pauses if pause["origin"] == "operator"],

@@ -11,7 +11,7 @@ from psycopg import Connection
 
 from relay.pause import Subject
 from relay.store.connection import Table
-from relay.store.sqltext import fill
+from relay.store.sqltext import fill, storable
 
 LONGEST_SECONDS = 30.0
 
@@ -46,7 +46,7 @@ class Breakers:
         self, conn: Connection[Any], subject: Subject, reason: str, at_least: float = 0.0
     ) -> tuple[int, float] | None:
         """Failures in a row and seconds until the next probe; None: it was open already."""
-        parameters = {"reason": reason, "at_least": at_least, "longest": LONGEST_SECONDS}
+        parameters = {"reason": storable(reason), "at_least": at_least, "longest": LONGEST_SECONDS}
         row = conn.execute(self._open, self._named(subject) | parameters).fetchone()
         return (row[0], row[1]) if row else None
 

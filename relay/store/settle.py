@@ -19,7 +19,7 @@ from relay.settlement import Settlement
 from relay.store.claim import Claim
 from relay.store.claim_sql import FRESH, LATER
 from relay.store.connection import Table
-from relay.store.sqltext import fill
+from relay.store.sqltext import fill, storable
 
 log = logging.getLogger(__name__)
 
@@ -137,8 +137,8 @@ class Settling:
             "ids": [event.position for event in claim.events],
             "acts": [s.act for s in settlements],
             "delays": [s.delay for s in settlements],
-            "errors": [_storable(s.error) for s in settlements],
-            "receipts": [_storable(s.receipt) for s in settlements],
+            "errors": [storable(s.error) for s in settlements],
+            "receipts": [storable(s.receipt) for s in settlements],
         }
 
     def _run(self, conn: Connection[Any], statement: str, parameters: dict[str, Any]) -> None:
@@ -150,10 +150,3 @@ class Settling:
                 raise LeaseLost(f"the lease of generation {parameters['generation']} is gone")
             if changed != size:
                 raise Overtaken(f"a settle of {size} events found {changed} of them in place")
-
-
-def _storable(text: str | None) -> str | None:
-    """Brokers answer with anything; what PostgreSQL cannot store must not hold up a settle."""
-    if text is None or (text.isascii() and "\0" not in text):
-        return text
-    return text.replace("\0", "\ufffd").encode(errors="replace").decode()

@@ -38,3 +38,10 @@ def regclass(name: TableName, word: str) -> str:
 def fill_inbox(text: str, name: TableName) -> str:
     identifiers = {word: sql.Identifier(*parts) for word, parts in inbox_names(name).items()}
     return sql.SQL(text).format(**identifiers).as_string(None)
+
+
+def storable(text: str | None) -> str | None:
+    """Brokers answer with anything; what PostgreSQL cannot store must not keep it from being recorded."""
+    if text is None or (text.isascii() and "\0" not in text):
+        return text
+    return text.replace("\0", "\ufffd").encode(errors="replace").decode()

@@ -10,12 +10,14 @@ import secrets
 import socket
 import threading
 from collections.abc import Callable
+from hashlib import sha256
 from time import monotonic
 from typing import Any
 
 from psycopg import Connection
 
 from relay import __version__
+from relay.destination import shown
 from relay.errors import SettingsError
 from relay.metrics import Metrics
 from relay.names import TableName
@@ -178,8 +180,14 @@ def _metadata(settings: Settings) -> dict[str, Any]:
         "host": socket.gethostname(),
         "pid": os.getpid(),
         "publisher": settings.publisher,
-        "destination": settings.destination,
+        "destination": shown(settings.destination),
+        "relays_to": _fingerprint(settings),
     }
+
+
+def _fingerprint(settings: Settings) -> str:
+    """Tells two publishers or destinations apart without showing them: a URL may contain a secret."""
+    return sha256(f"{settings.publisher}\0{settings.destination}".encode()).hexdigest()[:16]
 
 
 def _refuse_other_publishers(
@@ -187,9 +195,9 @@ def _refuse_other_publishers(
 ) -> None:
     for worker, metadata in registry.living(conn).items():
         theirs = (metadata.get("publisher"), metadata.get("destination"))
-        if theirs != (settings.publisher, settings.destination):
+        if metadata.get("relays_to") != _fingerprint(settings):
             raise SettingsError(
                 f"worker {worker} relays {table.name} to {theirs[1]} by {theirs[0]}, this one"
-                f" would relay it to {settings.destination} by {settings.publisher}: stop the other first,"
-                " use one table per publisher, or pass --takeover"
+                f" would relay it to {shown(settings.destination)} by {settings.publisher}: stop the other"
+                " first, use one table per publisher, or pass --takeover"
             )

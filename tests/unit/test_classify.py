@@ -146,5 +146,5 @@ def test_a_status_is_whose_trouble(status: int, trouble: Trouble) -> None:
 
 @pytest.mark.parametrize("what", sorted(WEBHOOK, key=str))
 def test_no_webhook_entry_holds_up_other_hosts_or_parks_events(what: int | str) -> None:
-    expected = {Trouble.SETTINGS} if what == "url" else {Trouble.HOST, Trouble.DESTINATION}
+    expected = {Trouble.RECORD} if what == "url" else {Trouble.HOST, Trouble.DESTINATION}
     assert classify.webhook(what) in expected

@@ -344,7 +344,11 @@ def test_a_publisher_gets_its_own_section_in_the_clear(monkeypatch: pytest.Monke
     assert section("kafka")["config"]["sasl.password"] == SECRET
     assert section("rabbitmq")["url"] == f"amqp://relay:{SECRET}@mq/"
     assert section("webhook")["secret"] == {"a.example": SECRET}
-    assert section("carrier-pigeon") == {"password": SECRET}
+    assert section("carrier-pigeon") == {
+        "password": SECRET,
+        "format": "plain",
+        "destination": "outbox.events",
+    }
 
 
 def test_one_webhook_secret_may_be_plain_text(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -699,11 +699,20 @@ def test_threads_that_wait_for_the_resolver_are_bounded(server: WebServer, make:
         "\x00",
     ],
 )
-def test_what_is_no_http_url_is_a_settings_error(destination: str, server: WebServer, make: Any) -> None:
+def test_a_row_whose_destination_is_no_http_url_is_refused_alone(
+    destination: str, server: WebServer, make: Any
+) -> None:
     events = [make_event("a", destination=destination), make_event("b", destination=server.url())]
     outcomes = publish(make(), *events)
-    assert "is no http or https URL" in reason(outcomes[0], "settings")
+    assert isinstance(outcomes[0], Refused)
+    assert "is no http or https URL" in outcomes[0].reason
     assert outcomes[1] == Delivered("200")
+
+
+@pytest.mark.parametrize("destination", ["outbox.events", "ftp://example.com/", "//example.com"])
+def test_a_setting_that_is_no_http_url_is_told_at_the_start(destination: str) -> None:
+    with pytest.raises(SettingsError, match="RELAY_DESTINATION"):
+        WebhookPublisher({"destination": destination})
 
 
 @given(st.text())

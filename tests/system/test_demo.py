@@ -186,6 +186,45 @@ def test_a_relay_dies_with_events_in_hand_and_nothing_is_lost_reordered_or_appli
         surroundings.expect_nothing_left()
 
 
+# A relay that says Delivered of events that it drops, and publishes each batch from its end.
+FALSE_RELAY = """
+import random, sys
+from publishers.kafka import KafkaPublisher
+from relay.cli import main
+from relay.outcome import Delivered
+
+honest = KafkaPublisher.publish
+
+def publish(self, events, deadline):
+    honest(self, [event for event in reversed(events) if random.random() > 0.05], deadline)
+    return [Delivered()] * len(events)
+
+KafkaPublisher.publish = publish
+main()
+"""
+DEMO_OF_FALSE_RELAYS = """
+import sys
+from relay.cli import main
+from relay.demo import relays
+
+relays.COMMAND[:] = [sys.executable, {!r}, "run"]
+main()
+"""
+
+
+def test_relays_that_lose_and_reorder_are_found_out(surroundings: Surroundings, tmp_path: Path) -> None:
+    (tmp_path / "relay_run.py").write_text(FALSE_RELAY)
+    (tmp_path / "demo.py").write_text(DEMO_OF_FALSE_RELAYS.format(str(tmp_path / "relay_run.py")))
+    surroundings.command = [sys.executable, str(tmp_path / "demo.py")]
+    with surroundings.demo("--seconds", "4", "--rate", "2000") as demo:
+        code, report = demo.result()
+        assert code == 1, demo.progress()
+        assert report["verdict"]["clean"] is False
+        assert report["verdict"]["lost"] > 0
+        assert report["verdict"]["out_of_order"] > 0
+        surroundings.expect_nothing_left()
+
+
 def test_an_unprivileged_user_needs_nothing_more(unprivileged: Surroundings) -> None:
     with unprivileged.demo("--seconds", "4") as demo:
         expect_clean(demo.result(), demo)

@@ -39,7 +39,7 @@ class Unconfirmed:
     holds: Holds | None = "destination"
 
     def __post_init__(self) -> None:
-        """A broker may ask for any wait; what is no number, or past or beyond a day, is not taken at its word."""
+        """A broker may ask for any wait: at most a day of it is granted."""
         if self.retry_after is not None:
             object.__setattr__(self, "retry_after", min(max(0.0, self.retry_after), LONGEST_RETRY_AFTER))
 

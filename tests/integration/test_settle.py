@@ -1,14 +1,18 @@
 """A settle records each outcome once, on the right row, all or nothing, wherever the rows are by then."""
 
 import json
+from math import inf
 from typing import Any
 
 import psycopg
 import pytest
 
 from relay.errors import LeaseLost, Overtaken
+from relay.outcome import Unconfirmed
+from relay.pause import Subject
 from relay.settlement import Settlement
 from relay.store.claim import Claim
+from relay.store.pauses import Breakers
 from tests.integration.store_kit import (
     RELEASE,
     Actor,
@@ -126,6 +130,16 @@ def test_whatever_a_broker_answers_can_be_recorded(stage: Stage, text: str) -> N
     retried, completed = stage.rows()
     assert retried["last_error"] == completed["receipt"]
     assert retried["last_error"][:4] == text[:4]
+
+
+def test_whatever_a_broker_answers_a_breaker_can_open_with_it(stage: Stage) -> None:
+    worker = stage.actor()
+    failure = Unconfirmed("zero \0 byte \udcff", "broker", retry_after=inf)
+    assert failure.retry_after is not None
+    opened = Breakers(worker.table, worker.name).open(
+        worker.conn, Subject("destination", "there"), failure.reason, failure.retry_after
+    )
+    assert opened is not None
 
 
 def test_a_retry_without_a_new_error_keeps_the_last_one(stage: Stage) -> None:

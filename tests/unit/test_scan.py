@@ -1,0 +1,107 @@
+"""The scan comes to every bucket and every key, whatever the claims saw on the way."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from relay.scan import BUCKETS, Scan, reach
+
+
+def test_a_claim_that_saw_everything_goes_on_behind_the_last_bucket() -> None:
+    scan = Scan(keys={3: "x", 9: "y"})
+    scan.advance([3, 9], [(3, "k"), (9, "l")], full=False)
+    assert scan.start == 10
+    assert scan.keys == {}
+
+
+def test_behind_the_last_bucket_of_all_comes_the_first() -> None:
+    scan = Scan(start=1000)
+    scan.advance([BUCKETS - 1], [(BUCKETS - 1, "k")], full=False)
+    assert scan.start == 0
+    assert scan.laps == 1
+
+
+def test_a_claim_that_was_cut_goes_on_in_the_same_bucket_behind_the_last_key() -> None:
+    scan = Scan(keys={3: "x", 12: "z"})
+    scan.advance([3, 9, 12], [(3, "k"), (9, "l")], full=True)
+    assert scan.start == 9
+    assert scan.after(9) == "l"
+    assert scan.after(3) == ""
+    assert scan.after(12) == "z", "it was not looked at"
+
+
+def test_a_claim_filled_by_those_that_waited_leaves_the_next_to_fresh_ones() -> None:
+    scan = Scan(start=5, keys={5: "x"})
+    scan.advance([5, 6], [], full=True)
+    assert scan.later_rests
+    assert (scan.start, scan.keys) == (5, {5: "x"})
+    scan.advance([5, 6], [(5, "y")], full=True)
+    assert not scan.later_rests
+
+
+def test_where_no_bucket_is_fresh_those_that_waited_need_not_rest() -> None:
+    scan = Scan()
+    scan.advance([], [], full=True)
+    assert not scan.later_rests
+
+
+def test_buckets_that_others_hold_are_passed_over_and_keep_their_cursors() -> None:
+    scan = Scan(keys={3: "x"})
+    scan.pass_over([3, 7])
+    assert scan.start == 8
+    assert scan.after(3) == "x"
+
+
+def test_an_empty_outbox_is_a_lap() -> None:
+    scan = Scan(start=17)
+    scan.pass_over([])
+    scan.advance([], [], full=False)
+    assert scan.laps == 2
+    assert scan.start == 17
+
+
+def test_reach_ends_before_the_first_bucket_too_many() -> None:
+    assert reach([4, 4, 5, 4, 6, 5], 2) == 4
+    assert reach([4, 4, 5], 2) == 3
+    assert reach([], 2) == 0
+
+
+class Outbox:
+    """Keys in buckets, and claims that look at so many of them."""
+
+    def __init__(self, buckets: dict[int, list[str]], heads: int, window: int) -> None:
+        self._buckets = {bucket: sorted(keys) for bucket, keys in buckets.items()}
+        self._heads = heads
+        self._window = window
+
+    def look(self, scan: Scan) -> list[tuple[int, str]]:
+        order = sorted(self._buckets, key=lambda bucket: (bucket < scan.start, bucket))
+        looked = order[: self._window]
+        seen = [(b, key) for b in looked for key in self._buckets[b] if key > scan.after(b)][: self._heads]
+        reached = dict(seen)
+        scan.advance(looked, list(reached.items()), full=len(seen) == self._heads)
+        return seen
+
+
+@given(
+    st.dictionaries(
+        st.integers(0, BUCKETS - 1), st.sets(st.text("abc", min_size=1, max_size=4), min_size=1), max_size=12
+    ),
+    st.integers(1, 10),
+    st.integers(1, 5),
+    st.integers(0, BUCKETS - 1),
+)
+def test_every_key_is_seen_evenly_within_laps(
+    buckets: dict[int, set[str]], heads: int, window: int, start: int
+) -> None:
+    everything = {(bucket, key) for bucket, keys in buckets.items() for key in keys}
+    outbox = Outbox({bucket: list(keys) for bucket, keys in buckets.items()}, heads, window)
+    scan = Scan(start=start)
+    seen: list[tuple[int, str]] = []
+    looks = 0
+    while scan.laps < 4:
+        seen += outbox.look(scan)
+        looks += 1
+        assert looks <= 4 * (len(everything) + len(buckets) + 1) * 2, "a lap must end"
+    counts = {key: seen.count(key) for key in everything}
+    assert set(seen) == everything
+    assert not counts or max(counts.values()) - min(counts.values()) <= 2

@@ -1,8 +1,12 @@
 """The suite against a real node, and what is particular to RabbitMQ."""
 
+import socket
+import ssl
 from collections.abc import Iterator
-from time import monotonic
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 from uuid import uuid4
 
 import pika
@@ -11,12 +15,9 @@ from pydantic import SecretStr
 
 from publishers.rabbitmq import RabbitPublisher
 from relay.errors import SettingsError
-from relay.event import Event
 from relay.outcome import Delivered, Refused, Unconfirmed
 from relay.testing import PublisherConformance, make_event
-from tests.servers.rabbit_rig import RabbitRig
-
-PATIENCE = 30.0
+from tests.servers.rabbit_rig import RabbitRig, publish
 
 
 @pytest.fixture
@@ -38,13 +39,8 @@ class TestRabbitMQWithoutABound(PublisherConformance):
 
 @pytest.fixture
 def publisher(rig: RabbitRig) -> Iterator[RabbitPublisher]:
-    publisher = rig.make()
-    yield publisher
-    publisher.close()
-
-
-def publish(publisher: RabbitPublisher, *events: Event) -> list[Any]:
-    return list(publisher.publish(events, monotonic() + PATIENCE))
+    with rig.publisher() as publisher:
+        yield publisher
 
 
 def test_a_message_is_persistent_and_carries_the_event_in_its_properties(
@@ -175,3 +171,71 @@ def test_an_address_that_is_none_is_refused_without_being_quoted(url: str) -> No
         RabbitPublisher({"url": url})
     assert "hush" not in str(raised.value)
     assert raised.value.__cause__ is None
+
+
+@pytest.mark.parametrize("what", ["password", "virtual host", "plain port for TLS"])
+def test_a_wrong_setting_is_told_as_such_and_never_shows_the_password(
+    rig: RabbitRig, what: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    right = urlsplit(rig.url)
+    address = f"{right.hostname}:{right.port}"
+    wrong = {
+        "password": right._replace(netloc=f"{right.username}:hush-hush@{address}"),
+        "virtual host": right._replace(path="/nowhere"),
+        "plain port for TLS": right._replace(scheme="amqps", netloc=f"{right.username}:hush-hush@{address}"),
+    }[what]
+    with rig.publisher(url=wrong.geturl()) as publisher:
+        outcomes = publish(publisher, rig.event("order:1"), rig.event("order:2"))
+    assert {outcome.scope for outcome in outcomes} == {"settings"}
+    assert "hush-hush" not in outcomes[0].reason + caplog.text
+    assert f"RabbitMQ at {address}" in outcomes[0].reason
+
+
+def test_a_certificate_that_nobody_vouches_for_is_the_settings_trouble(
+    rig: RabbitRig, tmp_path: Path
+) -> None:
+    pem = tmp_path / "server.pem"
+    pem.write_text(SELF_SIGNED)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(pem)
+    refusals: list[str] = []
+
+    def serve(listener: socket.socket) -> None:
+        accepted, _ = listener.accept()
+        try:
+            context.wrap_socket(accepted, server_side=True)
+        except ssl.SSLError as error:
+            refusals.append(error.reason)
+        finally:
+            accepted.close()
+
+    with socket.create_server(("127.0.0.1", 0)) as listener, ThreadPoolExecutor(1) as pool:
+        serving = pool.submit(serve, listener)
+        url = f"amqps://guest:guest@localhost:{listener.getsockname()[1]}/"
+        with rig.publisher(url=url) as publisher:
+            (outcome,) = publish(publisher, rig.event())
+        serving.result()
+    assert refusals == ["TLSV1_ALERT_UNKNOWN_CA"]
+    assert outcome.scope == "settings"
+    assert "CERTIFICATE_VERIFY_FAILED" in outcome.reason
+
+
+# Of localhost, vouched for by itself; the key guards nothing.
+SELF_SIGNED = """\
+-----BEGIN EC PRIVATE KEY-----
+MHcCAQEEIBmmZBsZ66bnqjiQNVdVWHMJY//1eimKrnDwO7ebUK0OoAoGCCqGSM49
+AwEHoUQDQgAEWsJ2VrwxofEtBa8n56O/8zDRzE/N6Vg8ZZHCtXulOppRcZ2wZqUT
+9urzkbiVbYG180IUbfXZx1qxnQ/ZXHBsIw==
+-----END EC PRIVATE KEY-----
+-----BEGIN CERTIFICATE-----
+MIIBfzCCASWgAwIBAgIUUF6TOmg5kVWJgCDc/vfN+Knp+MswCgYIKoZIzj0EAwIw
+FDESMBAGA1UEAwwJbG9jYWxob3N0MCAXDTI2MTExNjA0MDQxMVoYDzIxMjYxMDIz
+MDQwNDExWjAUMRIwEAYDVQQDDAlsb2NhbGhvc3QwWTATBgcqhkjOPQIBBggqhkjO
+PQMBBwNCAARawnZWvDGh8S0Fryfno7/zMNHMT83pWDxlkcK1e6U6mlFxnbBmpRP2
+6vORuJVtgbXzQhRt9dnHWrGdD9lccGwjo1MwUTAdBgNVHQ4EFgQUyQ5JvhAXvOQR
+aGmUwHP53+RnLZIwHwYDVR0jBBgwFoAUyQ5JvhAXvOQRaGmUwHP53+RnLZIwDwYD
+VR0TAQH/BAUwAwEB/zAKBggqhkjOPQQDAgNIADBFAiAguH1rucIN7exBJejPuiDt
+yxcYk9+cU5TzlTlSCHDTbwIhALCdEk2HD84moICNRXfJKFYiNIdUKCXItW3qzTYi
+zRe0
+-----END CERTIFICATE-----
+"""

@@ -1,7 +1,8 @@
 """A place of one's own on a RabbitMQ node: an exchange, a queue, and what has arrived in it."""
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from time import monotonic
 from typing import Any
 from uuid import uuid4
 
@@ -9,6 +10,7 @@ import pika
 
 from publishers.rabbitmq import RabbitPublisher
 from relay.event import Event
+from relay.outcome import Delivered, Outcome
 from relay.testing import Received, make_event
 from tests.servers.process import wait_until
 
@@ -76,3 +78,27 @@ class RabbitRig:
 
     def undeliverable(self, event: Event) -> Event:
         return event._replace(destination=f"no-such-exchange-{uuid4().hex}")
+
+    @contextlib.contextmanager
+    def publisher(self, **options: Any) -> Iterator[RabbitPublisher]:
+        publisher = self.make(**options)
+        try:
+            yield publisher
+        finally:
+            publisher.close()
+
+    def assert_in_order(self, events: Sequence[Event]) -> None:
+        """The queue holds these events and no others; the first occurrences of each key are in order."""
+        arrived = list(dict.fromkeys(self.drain()))
+        assert set(arrived) == {event.event_id for event in events}
+        for key in {event.key for event in events}:
+            lane = [event.event_id for event in events if event.key == key]
+            assert [event_id for event_id in arrived if event_id in lane] == lane
+
+
+def publish(publisher: RabbitPublisher, *events: Event, seconds: float = 30.0) -> list[Any]:
+    return list(publisher.publish(events, monotonic() + seconds))
+
+
+def delivered(outcomes: Sequence[Outcome]) -> list[bool]:
+    return [isinstance(outcome, Delivered) for outcome in outcomes]

@@ -83,22 +83,32 @@ class RabbitTrialRig:
             "stall to server": self._lasting(lambda: proxy.stall("to_server"), proxy.restore),
             "stall to client": self._lasting(lambda: proxy.stall("to_client"), proxy.restore),
             "cut": self._lasting(proxy.cut, proxy.restore),
-            "drop": self._lasting(proxy.drop, lambda: None),
+            "drop": self._brief(proxy.drop),
             "delay and drop": self._lasting(self._delay_and_drop, proxy.restore),
             "freeze": self._lasting(node.pause, node.resume),
-            "restart": self._lasting(node.terminate, node.start),
-            "kill": self._lasting(node.kill, node.start),
+            "restart": self._brief(node.restart),
+            "kill": self._brief(self._kill_and_start),
         }
 
     def _lasting(self, strike: Callable[[], object], heal: Callable[[], object]) -> Fault:
         def fault(rng: Random, _deadline_seconds: float) -> None:
-            sleep(rng.uniform(0, 0.02))  # somewhere inside a call
-            # A server ends with the thread that started it, so all is done by one that stays.
-            self._operator.submit(strike).result()
+            self._brief(strike)(rng, 0.0)
             sleep(CONFIRM_SECONDS * rng.choice([rng.uniform(0.1, 1), rng.uniform(1, 3), rng.uniform(1, 3)]))
-            self._operator.submit(heal).result()
+            heal()
 
         return fault
+
+    def _brief(self, strike: Callable[[], object]) -> Fault:
+        def fault(rng: Random, _deadline_seconds: float) -> None:
+            sleep(rng.uniform(0, 0.02))  # somewhere inside a call
+            # A server ends with the thread that started it: one that stays until the end.
+            self._operator.submit(strike).result()
+
+        return fault
+
+    def _kill_and_start(self) -> None:
+        self._node.kill()
+        self._node.start()
 
     def _delay_and_drop(self) -> None:
         self._proxy.delay(0.03)

@@ -52,6 +52,15 @@ class Scan:
         self._go_on_at((looked[-1] + 1) % BUCKETS if looked else self.start)
 
 
+def next_owned(buckets: Sequence[int]) -> list[int]:
+    """For each bucket and the one after the last: the next of `buckets`, itself included; BUCKETS: none."""
+    following = [BUCKETS] * (BUCKETS + 1)
+    owned = set(buckets)
+    for bucket in reversed(range(BUCKETS)):
+        following[bucket] = bucket if bucket in owned else following[bucket + 1]
+    return following
+
+
 def reach(buckets: Sequence[int], limit: int) -> int:
     """How many of these come before the first that would be one bucket too many."""
     seen: set[int] = set()

@@ -18,19 +18,17 @@ from psycopg.pq import TransactionStatus
 from relay.errors import Overtaken
 from relay.event import Event
 from relay.pause import Subject
-from relay.scan import THE_PAST, Scan, reach
+from relay.scan import THE_PAST, Scan, next_owned, reach
 from relay.store import claim_sql
 from relay.store.claim_sql import (
     BUCKETS_PER_CLAIM,
     CLAIM,
     DUE,
-    FRESH,
     HEADS_PER_CLAIM,
-    LATER,
     LATER_ROWS_PER_CLAIM,
     LOCK,
 )
-from relay.store.connection import Table
+from relay.store.connection import Table, localise
 from relay.store.sqltext import fill, regclass, verbatim
 
 
@@ -54,6 +52,7 @@ class Limits:
     only: Subject | None = None  # take nothing else
     probe: bool = False  # and take it although its breaker holds it, to see whether it still must
     spared: tuple[Subject, ...] = ()  # take nothing of these
+    min_age: float = 0.0  # seconds that an event must have been due
 
     def suspects(self, rows: int, losses: tuple[int, int]) -> "Limits":
         """For a claim that sees every head that this one sees, and takes those that lost a lease."""
@@ -79,11 +78,7 @@ class Claiming:
 
     def __init__(self, table: Table, worker: str, destination: str, lease_seconds: float) -> None:
         words = {
-            "FRESH": FRESH,
-            "LATER": LATER,
-            "BYTES": claim_sql.BYTES,
-            "SUBJECT_OF_HELD": claim_sql.SUBJECT_OF_HELD,
-            "SUBJECT_OF_ONLY": claim_sql.SUBJECT_OF_ONLY,
+            **claim_sql.FRAGMENTS,
             "DESTINATION": destination_expression(destination),
             "GENERATION": verbatim(regclass(table.name, "generation")),
         }
@@ -93,11 +88,16 @@ class Claiming:
         self._claim_around_pauses = fill(
             CLAIM, table.name, **words, HELD=claim_sql.HELD, DUE=claim_sql.DUE_AND_NOT_HELD
         )
+        self._owned: list[int] | None = None
         self._fixed: dict[str, Any] = {
             "namespace": table.bucket_locks,
             "worker": worker,
             "lease_seconds": lease_seconds,
         }
+
+    def watch(self, buckets: Sequence[int] | None) -> None:
+        """Look into these buckets only, from the next claim on; None: into all of them."""
+        self._owned = None if buckets is None else next_owned(buckets)
 
     def claim(self, conn: Connection[Any], scan: Scan, limits: Limits) -> Look:
         """Claim what is due, from where `scan` stands, and move it on.
@@ -106,6 +106,7 @@ class Claiming:
         """
         conn.execute("BEGIN ISOLATION LEVEL READ COMMITTED")
         try:
+            localise(conn)
             look = self._look(conn, scan, limits)
             conn.execute("COMMIT")
         except BaseException:
@@ -115,7 +116,7 @@ class Claiming:
         return look
 
     def _look(self, conn: Connection[Any], scan: Scan, limits: Limits) -> Look:
-        places = self._lock_buckets(conn, scan)
+        places = self._lock_buckets(conn, scan, everywhere=limits.min_age > 0)
         looked = [bucket for bucket in places.fresh if bucket in places.locked]
         if not looked:
             scan.pass_over(places.fresh)
@@ -145,7 +146,7 @@ class Claiming:
             **steering,
         )
 
-    def _lock_buckets(self, conn: Connection[Any], scan: Scan) -> "_Places":
+    def _lock_buckets(self, conn: Connection[Any], scan: Scan, *, everywhere: bool) -> "_Places":
         row = (
             conn.cursor(binary=True)
             .execute(
@@ -153,6 +154,7 @@ class Claiming:
                 self._fixed
                 | {
                     "start": scan.start,
+                    "owned": None if everywhere else self._owned,
                     "buckets": BUCKETS_PER_CLAIM,
                     "later_at": scan.later[0],
                     "later_id": scan.later[1],
@@ -197,6 +199,7 @@ class Claiming:
                 "bytes": limits.bytes,
                 "losses_from": limits.losses[0],
                 "losses_to": limits.losses[1],
+                "min_age": limits.min_age,
             },
         ).fetchall()
 

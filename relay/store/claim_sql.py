@@ -8,7 +8,7 @@ HEADS_PER_CLAIM = 2 * LATER_ROWS_PER_CLAIM
 
 FRESH = "o.completed_at IS NULL AND o.available_at <= o.created_at"
 LATER = "o.completed_at IS NULL AND o.available_at > o.created_at"
-DUE = "(o.status = 'pending' AND o.available_at <= now())"
+DUE = "(o.status = 'pending' AND o.available_at <= now() - %(min_age)s * interval '1 second')"
 # What the payload will weigh in memory, without unpacking those that are stored as they are.
 BYTES = (
     "CASE WHEN pg_column_compression(o.payload) IS NULL THEN pg_column_size(o.payload)"
@@ -19,7 +19,7 @@ BYTES = (
 HELD = """
 held AS MATERIALIZED (SELECT * FROM unnest(%(held_scopes)s::text[], %(held_values)s::text[]) h(scope, value)),
 """
-DUE_AND_NOT_HELD = """(o.status = 'pending' AND o.available_at <= now()
+DUE_AND_NOT_HELD = """(o.status = 'pending' AND o.available_at <= now() - %(min_age)s * interval '1 second'
   AND NOT EXISTS (SELECT FROM held h WHERE h.value = {SUBJECT_OF_HELD})
   AND (%(only_scope)s::text IS NULL OR %(only_value)s::text = {SUBJECT_OF_ONLY}))"""
 # What a pause of some scope is about, for one row.
@@ -32,30 +32,34 @@ SUBJECT_OF_HELD = _SUBJECT.replace("{SCOPE}", "h.scope")
 SUBJECT_OF_ONLY = _SUBJECT.replace("{SCOPE}", "%(only_scope)s::text")
 
 # Which buckets have fresh rows (a loose scan: one probe each, from :start and around), which keys
-# have waited long enough, and which of these buckets nobody else is claiming from.
+# have waited long enough, and which of these buckets nobody else is claiming from. Of all buckets only
+# the owned ones: the array leads from any bucket to the next of them.
+NEXT = "coalesce((%(owned)s::int[])[{FROM} + 1], {FROM})"
 LOCK = """
 WITH RECURSIVE ahead(b) AS (
-  (SELECT o.partition_bucket FROM {outbox} o WHERE {FRESH} AND o.partition_bucket >= %(start)s
+  (SELECT o.partition_bucket FROM {outbox} o WHERE {FRESH} AND o.partition_bucket >= {NEXT_START}
    ORDER BY o.partition_bucket LIMIT 1)
   UNION ALL
   SELECT n.b FROM ahead CROSS JOIN LATERAL (
-    SELECT o.partition_bucket AS b FROM {outbox} o WHERE {FRESH} AND o.partition_bucket > ahead.b
+    SELECT o.partition_bucket AS b FROM {outbox} o WHERE {FRESH} AND o.partition_bucket >= {NEXT_AHEAD}
     ORDER BY o.partition_bucket LIMIT 1) n),
 behind(b) AS (
-  (SELECT o.partition_bucket FROM {outbox} o WHERE {FRESH} AND o.partition_bucket < %(start)s
+  (SELECT o.partition_bucket FROM {outbox} o
+   WHERE {FRESH} AND o.partition_bucket >= {NEXT_FIRST} AND o.partition_bucket < %(start)s
    ORDER BY o.partition_bucket LIMIT 1)
   UNION ALL
   SELECT n.b FROM behind CROSS JOIN LATERAL (
     SELECT o.partition_bucket AS b FROM {outbox} o
-    WHERE {FRESH} AND o.partition_bucket > behind.b AND o.partition_bucket < %(start)s
+    WHERE {FRESH} AND o.partition_bucket >= {NEXT_BEHIND} AND o.partition_bucket < %(start)s
     ORDER BY o.partition_bucket LIMIT 1) n),
 fresh AS MATERIALIZED (
   SELECT a.b, row_number() OVER () AS i
-  FROM (SELECT b FROM ahead UNION ALL SELECT b FROM behind) a LIMIT %(buckets)s),
+  FROM (SELECT b FROM ahead UNION ALL SELECT b FROM behind) a WHERE a.b = {NEXT_FOUND} LIMIT %(buckets)s),
 later AS MATERIALIZED (
   SELECT d.*, row_number() OVER () AS i FROM (
     SELECT o.available_at, o.id, o.partition_bucket AS b, o.partition_key AS k FROM {outbox} o
     WHERE {LATER} AND o.available_at <= now() AND (o.available_at, o.id) > (%(later_at)s, %(later_id)s)
+      AND o.partition_bucket = {NEXT_LATER}
     ORDER BY o.available_at, o.id LIMIT %(later_rows)s) d),
 locked AS MATERIALIZED (
   SELECT w.b FROM (
@@ -173,3 +177,18 @@ UNION ALL
 SELECT id, partition_key, idempotency_key, event_type, destination, payload, headers, created_at,
        lease_generation, attempts, max_attempts FROM taken
 """
+
+# The texts that the two statements share, by the names they use for them.
+FRAGMENTS = {
+    "FRESH": FRESH,
+    "LATER": LATER,
+    "BYTES": BYTES,
+    "SUBJECT_OF_HELD": SUBJECT_OF_HELD,
+    "SUBJECT_OF_ONLY": SUBJECT_OF_ONLY,
+    "NEXT_START": NEXT.replace("{FROM}", "%(start)s::int"),
+    "NEXT_FIRST": NEXT.replace("{FROM}", "0"),
+    "NEXT_AHEAD": NEXT.replace("{FROM}", "(ahead.b + 1)"),
+    "NEXT_BEHIND": NEXT.replace("{FROM}", "(behind.b + 1)"),
+    "NEXT_FOUND": NEXT.replace("{FROM}", "a.b"),
+    "NEXT_LATER": NEXT.replace("{FROM}", "o.partition_bucket"),
+}

@@ -1,10 +1,17 @@
-"""Connections to the outbox's database, and the outbox as it was found there."""
+"""Connections to the outbox's database, and the outbox as it was found there.
 
+Behind a pooler in transaction mode a session is not ours: settings, locks and prepared statements of one
+transaction are somebody else's in the next. Such a connection is recognised, its settings are made anew in
+each transaction, and nothing is prepared.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import psycopg
-from psycopg import Connection
+from psycopg import Connection, IsolationLevel
 
 from relay.errors import RelayError, SchemaError
 from relay.names import TableName
@@ -43,18 +50,50 @@ class Table:
         return f"relay_wake_{self.oid}"
 
 
-def connect(url: str, purpose: str = "relay", **session: str) -> Connection[Any]:
+class StoreConnection(Connection[Any]):
+    """A connection that knows its settings, and whether a pooler stands in between."""
+
+    settings: dict[str, str]
+    pooled: bool = False
+
+
+def connect(url: str, purpose: str = "relay", **session: str) -> StoreConnection:
     """A connection in autocommit mode with the session settings that the store's plans rely on."""
     try:
-        conn = psycopg.connect(url, autocommit=True, application_name=f"outbox-relay {purpose}")
+        conn = StoreConnection.connect(url, autocommit=True, application_name=f"outbox-relay {purpose}")
     except psycopg.OperationalError as error:
         raise RelayError(f"cannot connect to the database: {_first_line(error)}") from error
-    settings = _SESSION | session
-    conn.execute(
-        "SELECT set_config(name, value, false) FROM unnest(%s::text[], %s::text[]) s(name, value)",
-        [list(settings), list(settings.values())],
-    )
+    conn.settings = _SESSION | session
+    conn.isolation_level = IsolationLevel.READ_COMMITTED
+    row = conn.execute("SELECT pg_backend_pid()").fetchone()
+    # A pooler makes up the process id that it announces at the start.
+    conn.pooled = row is not None and row[0] != conn.info.backend_pid
+    if conn.pooled:
+        conn.prepare_threshold = None
+    else:
+        _configure(conn, transaction=False)
     return conn
+
+
+@contextmanager
+def transaction(conn: Connection[Any]) -> Iterator[None]:
+    """A transaction in which the connection's settings hold, whoever's session it runs in."""
+    with conn.transaction():
+        localise(conn)
+        yield
+
+
+def localise(conn: Connection[Any]) -> None:
+    """At the start of a transaction: what a pooler has forgotten since the last one."""
+    if isinstance(conn, StoreConnection) and conn.pooled:
+        _configure(conn, transaction=True)
+
+
+def _configure(conn: StoreConnection, *, transaction: bool) -> None:
+    conn.execute(
+        "SELECT set_config(name, value, %s) FROM unnest(%s::text[], %s::text[]) s(name, value)",
+        [transaction, list(conn.settings), list(conn.settings.values())],
+    )
 
 
 def resolve(conn: Connection[Any], name: TableName) -> Table:

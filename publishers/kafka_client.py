@@ -112,9 +112,17 @@ class Client:
             producer.purge()
             producer.flush(CLOSE_SECONDS)
 
-    def rebuild(self, reason: object) -> None:
+    def rebuild(self, error: Exception | str) -> None:
         """The client is broken: the next call gets a new one."""
-        log.error("the Kafka client failed and is made anew: %s", reason)
+        if self.alive:
+            try:
+                self.producer.poll(0)
+            except KafkaException as behind:
+                error = behind  # what lies behind a plain "fatal error"
+        said = error.args[0].str() if isinstance(error, KafkaException) else str(error)
+        if isinstance(error, KafkaException) and classify.kafka(error.args[0].name()) is Trouble.SETTINGS:
+            self.ended = classify.outcome(Trouble.SETTINGS, said)
+        log.error("the Kafka client failed and is made anew: %s", said)
         self._incidents["client_rebuilt"] += 1
         self.discard()
 

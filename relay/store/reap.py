@@ -14,7 +14,7 @@ from typing import Any
 
 from psycopg import Connection
 
-from relay.store.connection import Table
+from relay.store.connection import Table, transaction
 from relay.store.settle import FRAGMENTS
 from relay.store.sqltext import fill
 
@@ -68,8 +68,9 @@ class Reaping:
 
     def reap(self, conn: Connection[Any], gone: Sequence[str] = ()) -> Reaped:
         """Take back a few leases that expired or belong to the workers `gone`."""
-        row = conn.execute(
-            self._reap, {"gone": list(gone), "leases": LEASES_PER_REAP, "exhausted": self._exhausted}
-        ).fetchone()
+        with transaction(conn):
+            row = conn.execute(
+                self._reap, {"gone": list(gone), "leases": LEASES_PER_REAP, "exhausted": self._exhausted}
+            ).fetchone()
         assert row is not None
         return Reaped(*row)

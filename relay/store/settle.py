@@ -18,7 +18,7 @@ from relay.errors import LeaseLost, Overtaken
 from relay.settlement import Settlement
 from relay.store.claim import Claim
 from relay.store.claim_sql import FRESH, LATER
-from relay.store.connection import Table
+from relay.store.connection import Table, transaction
 from relay.store.sqltext import fill, storable
 
 log = logging.getLogger(__name__)
@@ -142,7 +142,7 @@ class Settling:
         }
 
     def _run(self, conn: Connection[Any], statement: str, parameters: dict[str, Any]) -> None:
-        with conn.transaction():
+        with transaction(conn):
             row = conn.execute(statement, parameters).fetchone()
             assert row is not None
             size, changed = row

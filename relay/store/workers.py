@@ -14,9 +14,12 @@ from psycopg.types.json import Jsonb
 from relay.store.connection import Table
 from relay.store.sqltext import fill
 
+# The lock is the session's; behind a pooler there is none, and the heartbeat alone tells.
 REGISTER = """
-WITH held AS MATERIALIZED (SELECT pg_advisory_lock(%(namespace)s, hashtext(%(worker)s)))
-INSERT INTO {workers} (id, status, metadata) SELECT %(worker)s, 'alive', %(metadata)s FROM held
+WITH held AS MATERIALIZED (
+  SELECT CASE WHEN %(has_session)s THEN pg_advisory_lock(%(namespace)s, hashtext(%(worker)s)) END)
+INSERT INTO {workers} (id, status, metadata)
+SELECT %(worker)s, 'alive', %(metadata)s || jsonb_build_object('has_session', %(has_session)s) FROM held
 """
 HEARTBEAT = (
     "UPDATE {workers} SET last_seen_at = clock_timestamp(), status = %s WHERE id = %s AND status <> 'dead'"
@@ -32,7 +35,8 @@ BURY = """
 WITH buried AS (
   UPDATE {workers} w SET status = 'dead' WHERE w.status <> 'dead' AND (
     w.last_seen_at < clock_timestamp() - %(stale_seconds)s * interval '1 second'
-    OR NOT EXISTS (SELECT FROM pg_locks k WHERE k.locktype = 'advisory' AND k.granted AND k.objsubid = 2
+    OR (w.metadata ->> 'has_session')::boolean AND NOT EXISTS (
+      SELECT FROM pg_locks k WHERE k.locktype = 'advisory' AND k.granted AND k.objsubid = 2
       AND k.database = (SELECT oid FROM pg_database WHERE datname = current_database())
       AND k.classid = {UNSIGNED_NAMESPACE} AND k.objid = {UNSIGNED_WORKER}))
   RETURNING w.id),
@@ -43,6 +47,7 @@ SELECT DISTINCT l.claimed_by FROM {leases} l
 WHERE NOT EXISTS (SELECT FROM {workers} w WHERE w.id = l.claimed_by AND w.status <> 'dead')
    OR l.claimed_by IN (SELECT id FROM buried)
 """
+CLAIMING = "SELECT id FROM {workers} WHERE status = 'alive' ORDER BY id"
 OTHERS = "SELECT id, metadata FROM {workers} WHERE status <> 'dead'"
 
 
@@ -57,12 +62,17 @@ class Registry:
             BURY, table.name, UNSIGNED_NAMESPACE=_UNSIGNED_NAMESPACE, UNSIGNED_WORKER=_UNSIGNED_WORKER
         )
         self._others = fill(OTHERS, table.name)
+        self._claiming = fill(CLAIMING, table.name)
 
     def register(self, conn: Connection[Any], worker: str, metadata: dict[str, Any]) -> None:
         """Register on the connection that will hold the worker's session lock."""
-        conn.execute(
-            self._register, {"namespace": self._namespace, "worker": worker, "metadata": Jsonb(metadata)}
-        )
+        parameters = {
+            "namespace": self._namespace,
+            "worker": worker,
+            "metadata": Jsonb(metadata),
+            "has_session": not getattr(conn, "pooled", False),
+        }
+        conn.execute(self._register, parameters)
 
     def heartbeat(self, conn: Connection[Any], worker: str, status: str = "alive") -> bool:
         """Say that the worker lives; False: others have declared it dead."""
@@ -76,6 +86,10 @@ class Registry:
         """Declare the silent dead; the ids whose leases are to be taken back."""
         parameters = {"namespace": self._namespace, "stale_seconds": self._stale_seconds}
         return [row[0] for row in conn.execute(self._bury, parameters)]
+
+    def claiming(self, conn: Connection[Any]) -> list[str]:
+        """Those who share the buckets: alive and not on their way out."""
+        return [row[0] for row in conn.execute(self._claiming)]
 
     def living(self, conn: Connection[Any]) -> dict[str, dict[str, Any]]:
         return dict(conn.execute(self._others).fetchall())

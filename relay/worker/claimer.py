@@ -28,6 +28,9 @@ from relay.worker.state import Batch, Hold, InFlight
 log = logging.getLogger(__name__)
 
 LONGEST_SLEEP = 0.25
+# Ownership is a hint that may be wrong for a while: what nobody claimed for so long is anyone's.
+SWEEP_SECONDS = 1.0
+SWEEP_AGE = 5.0
 # Events that lost a lease go out in small groups, then alone, so that one that kills its worker
 # does not take others to their last attempt.
 LOST_ONCE = (1, 1)
@@ -64,6 +67,8 @@ class Claimer:
         self._metrics = metrics
         self._scan = Scan(start=first_bucket)
         self._held_back = False
+        self._sweep = Scan(start=first_bucket)
+        self._next_sweep = monotonic() + SWEEP_SECONDS
         self._polls = Rising(0.001, LONGEST_SLEEP)
         self._stopping = threading.Event()
 
@@ -100,6 +105,7 @@ class Claimer:
 
     def _round(self) -> bool:
         """Look once, and once more for those that lost a lease; True if anything was claimed."""
+        started = monotonic()
         before = deepcopy(self._scan)
         look = self._look(self._scan, self._limits)
         got = look.claim is not None
@@ -108,6 +114,9 @@ class Claimer:
             got |= self._probe(subject)
         for subject, events in self._paces.ready(monotonic()).items():
             got |= self._measured(before, subject, events)
+        if started >= self._next_sweep:
+            self._next_sweep = started + SWEEP_SECONDS
+            got |= self._look(self._sweep, replace(self._limits, min_age=SWEEP_AGE)).claim is not None
         if look.lost_once:
             limits = self._limits.suspects(GROUP_OF_LOST, LOST_ONCE)
             got |= self._look(deepcopy(before), limits).claim is not None

@@ -6,6 +6,7 @@ the worker ends this registration and starts anew under another id.
 
 import logging
 import threading
+from collections.abc import Callable, Sequence
 from time import monotonic
 from typing import Any
 
@@ -14,7 +15,11 @@ from psycopg import Connection
 from relay.errors import RelayError
 from relay.metrics import Metrics
 from relay.pace import Paces
+from relay.ring import owned_buckets
+from relay.scan import BUCKETS
+from relay.store.connection import transaction
 from relay.store.inspect import Gauges
+from relay.store.prune import Pruning
 from relay.store.reap import LEASES_PER_REAP, Reaping
 from relay.store.workers import Registry
 
@@ -22,6 +27,7 @@ log = logging.getLogger(__name__)
 
 TICK_SECONDS = 1.0
 GAUGES_SECONDS = 5.0
+PRUNE_SECONDS = 60.0
 
 
 class Keeper:
@@ -33,6 +39,9 @@ class Keeper:
         reaping: Reaping,
         gauges: Gauges,
         paces: Paces,
+        pruning: Pruning,
+        own: Callable[[Sequence[int]], None],
+        housekeeping_lock: int,
         heartbeat_seconds: float,
         metrics: Metrics,
     ) -> None:
@@ -42,12 +51,17 @@ class Keeper:
         self._reaping = reaping
         self._gauges = gauges
         self._paces = paces
+        self._pruning = pruning
+        self._own = own
+        self._housekeeping_lock = housekeeping_lock
+        self._colleagues: list[str] = []
         self._heartbeat_seconds = heartbeat_seconds
         self._metrics = metrics
         self._status = "alive"
         self._ended = threading.Event()
         self._next_heartbeat = 0.0
         self._next_gauges = 0.0
+        self._next_prune = 0.0
 
     def drain(self) -> None:
         """Tell others that this worker is on its way out; goes on heartbeating."""
@@ -68,13 +82,34 @@ class Keeper:
             self._next_heartbeat = now + self._heartbeat_seconds
             if not self._registry.heartbeat(self._conn, self._worker, self._status):
                 raise RelayError(f"worker {self._worker} was declared dead by the others")
-        self._reap()
+        self._keep_house(now)
+        self._share_buckets()
         if now >= self._next_gauges:
             self._next_gauges = now + GAUGES_SECONDS
             reading = self._gauges.read(self._conn)
             self._metrics.gauges(reading)
             if reading.workers is not None:
                 self._paces.share(int(reading.workers))
+
+    def _keep_house(self, now: float) -> None:
+        """One worker at a time; the lock is a transaction's, so that none can keep it by being frozen."""
+        with transaction(self._conn):
+            lock = self._conn.execute("SELECT pg_try_advisory_xact_lock(%s)", [self._housekeeping_lock])
+            if lock.fetchone() != (True,):
+                return
+            self._reap()
+            if now >= self._next_prune:
+                gone = self._pruning.prune(self._conn)
+                self._next_prune = now + (0.0 if gone else PRUNE_SECONDS)
+
+    def _share_buckets(self) -> None:
+        """Watch the buckets that are this worker's among those who live now."""
+        colleagues = self._registry.claiming(self._conn)
+        if colleagues != self._colleagues:
+            self._colleagues = colleagues
+            buckets = owned_buckets(self._worker, colleagues)
+            log.info("watching %d of %d buckets, %d workers", len(buckets), BUCKETS, len(colleagues))
+            self._own(buckets)
 
     def _reap(self) -> None:
         gone = self._registry.bury(self._conn)

@@ -26,10 +26,11 @@ from relay.pace import Paces
 from relay.scan import BUCKETS
 from relay.settings import Settings
 from relay.store.claim import Claiming, Limits
-from relay.store.connection import Table, connect, resolve
+from relay.store.connection import StoreConnection, Table, connect, resolve
 from relay.store.inspect import Gauges
 from relay.store.migrate import require_current
 from relay.store.pauses import Breakers
+from relay.store.prune import Pruning
 from relay.store.reap import Reaping
 from relay.store.settle import Settling
 from relay.store.wake import Alarm
@@ -80,11 +81,14 @@ class Registration:
         in_flight = InFlight()
         breakers = Breakers(table, self.worker)
         paces = Paces(settings.rate_limits, monotonic())
+        claiming = Claiming(table, self.worker, settings.destination, settings.lease_seconds)
+        # A notification cannot pass a pooler in transaction mode.
+        listens = settings.wake == "auto" and not keeping.pooled
         self._claimer = Claimer(
             self._connect(settings, "claimer"),
-            Claiming(table, self.worker, settings.destination, settings.lease_seconds),
+            claiming,
             breakers,
-            Alarm(table) if settings.wake == "auto" else None,
+            Alarm(table) if listens else None,
             Limits(settings.batch_size, settings.claim_bytes),
             paces,
             settings.publish_seconds,
@@ -113,11 +117,14 @@ class Registration:
             Reaping(table, settings.on_exhausted),
             Gauges(table),
             paces,
+            Pruning(table, settings.retention, settings.dead_letter_retention, settings.inbox_retention),
+            claiming.watch,
+            table.housekeeping_lock,
             settings.heartbeat_seconds,
             metrics,
         )
 
-    def _connect(self, settings: Settings, purpose: str, **session: str) -> Connection[Any]:
+    def _connect(self, settings: Settings, purpose: str, **session: str) -> StoreConnection:
         conn = connect(settings.database_url.get_secret_value(), purpose, **session)
         self._connections.append(conn)
         return conn

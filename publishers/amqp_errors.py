@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from pika.exceptions import (
     AMQPHeartbeatTimeout,
+    ChannelClosed,
     ConnectionClosed,
     IncompatibleProtocolError,
     ProbableAccessDeniedError,
@@ -45,8 +46,8 @@ def explain(error: BaseException, parameters: Any) -> Lost:
                 continue
             case ssl.SSLError():
                 code = "tls"
-                reason = f"cannot be reached by TLS ({cause.reason}): check certificates and [rabbitmq] url"
-            case ConnectionClosed():
+                reason = f"cannot be reached by TLS ({cause.reason or cause}): check [rabbitmq] url"
+            case ConnectionClosed() | ChannelClosed():
                 code = cause.reply_code
                 reason = f"closed the connection: {cause.reply_text}"
             case IncompatibleProtocolError():

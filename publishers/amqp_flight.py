@@ -195,8 +195,7 @@ def conclude(messages: Sequence[Message], missing: Unconfirmed, stuck: Unconfirm
 
 def _exchange_at_fault(unconfirmed: Sequence[Message], reason: str) -> str | None:
     """The broker's sentence names the exchange; where that leaves a doubt, None."""
-    exchanges = {message.exchange for message in unconfirmed}
-    if len(exchanges) == 1:
-        return exchanges.pop()
-    named = [exchange for exchange in exchanges if f"exchange '{exchange}'" in reason]
-    return named[0] if len(named) == 1 else None
+    exchanges = {message.exchange: message.event.destination for message in unconfirmed}
+    if len(exchanges) > 1:
+        exchanges = {exchange: name for exchange, name in exchanges.items() if f"exchange '{name}'" in reason}
+    return next(iter(exchanges)) if len(exchanges) == 1 else None

@@ -222,8 +222,8 @@ class Link:
 
     def _declare(self, exchange: str, done: threading.Event, refused: list[str]) -> None:
         def on_closed(_channel: Any, error: Exception) -> None:
-            if not done.is_set():
-                refused.append(getattr(error, "reply_text", str(error)))
+            if isinstance(error, ChannelClosedByBroker):
+                refused.append(error.reply_text)
                 done.set()
 
         def on_bound(channel: Any) -> None:
@@ -261,5 +261,6 @@ class Link:
     def _lose(self, lost: Lost) -> None:
         with self._lock:
             self.lost = self.lost or lost
+            self._flight = None  # what is still heard of it comes too late
             self._opened.set()
             self._over.set()

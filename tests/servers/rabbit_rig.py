@@ -23,11 +23,12 @@ class RabbitRig:
     ) -> None:
         """`arguments` are the queue's, `options` those of every publisher it makes."""
         self.url = url
+        self.arguments = dict(arguments or {})
         self.options = {"url": url} | dict(options or {})
         self.destination = self.queue = f"rig-{uuid4().hex}"
         with self.channel() as channel:
             channel.exchange_declare(self.destination, "topic", durable=True)
-            channel.queue_declare(self.queue, durable=True, arguments=dict(arguments or {}))
+            channel.queue_declare(self.queue, durable=True, arguments=self.arguments)
             channel.queue_bind(self.queue, self.destination, "#")
 
     @contextlib.contextmanager
@@ -70,11 +71,6 @@ class RabbitRig:
             while (message := channel.basic_get(self.queue, auto_ack=True))[0] is not None:
                 found.append(message[1].message_id)
             return found
-
-    def delete(self) -> None:
-        with self.channel() as channel:
-            channel.queue_delete(self.queue)
-            channel.exchange_delete(self.destination)
 
     def undeliverable(self, event: Event) -> Event:
         return event._replace(destination=f"no-such-exchange-{uuid4().hex}")

@@ -205,3 +205,31 @@ def test_what_is_stuck_is_told_from_a_broker_that_is_silent() -> None:
     assert conclude(batch, LOST, STUCK) == [LOST] * 3
     flight.confirm(1, False)
     assert conclude(batch, LOST, STUCK) == [batch[0].delivered, LOST, STUCK]
+
+
+def test_an_exchange_that_the_broker_does_not_name_is_found_by_halves() -> None:
+    batch = messages(*((f"k{n}", "bad" if n == 5 else "x") for n in range(8)))
+    flight = Flight(batch, 1000, 1, set())
+    rounds = 0
+    while not flight.done:
+        rounds += 1
+        for tag, message in enumerate(iter(flight.take, None), 1):
+            flight.unconfirmed[tag] = message
+        if any(message.exchange == "bad" for message in flight.unconfirmed.values()):
+            flight.interrupt(Trouble.DESTINATION, "ACCESS_REFUSED")
+        else:
+            flight.confirm(len(flight.unconfirmed), True)
+    assert rounds > 3
+    outcomes = conclude(batch, LOST, LOST)
+    assert [n for n, outcome in enumerate(outcomes) if not isinstance(outcome, Delivered)] == [5]
+    assert outcomes[5] == Unconfirmed("ACCESS_REFUSED", "destination")
+
+
+def test_what_kills_a_connection_by_itself_costs_its_event_an_attempt() -> None:
+    batch = messages(("a", "x"))
+    flight = Flight(batch, 1000, 1, set())
+    message = flight.take()
+    assert message is not None
+    flight.unconfirmed[1] = message
+    flight.interrupt(Trouble.FATAL, "FRAME_ERROR")
+    assert conclude(batch, LOST, LOST) == [Unconfirmed("FRAME_ERROR", "event")]

@@ -40,7 +40,6 @@ JAVA_SEED = 0x9747B28C
 OVERHEAD = 8192
 # A limit this young is believed when it refuses a record.
 SURE_SECONDS = 5.0
-NOT_IN_TIME = Unconfirmed("not published in time", "broker")
 
 
 @lru_cache(maxsize=65536)
@@ -88,7 +87,7 @@ class KafkaPublisher:
         except (KafkaException, SystemError, RuntimeError) as error:
             # Fatal errors come out of any call, and callbacks may be lost with them.
             self._client.rebuild(error)
-        return call.conclude(self._client.ended or NOT_IN_TIME)
+        return call.conclude(self._client.ended)
 
     def close(self) -> None:
         self._client.discard()

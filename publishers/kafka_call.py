@@ -21,9 +21,10 @@ log = logging.getLogger(__name__)
 
 HELD_UP = Unconfirmed("held up behind an earlier event of its key")
 STRANDED = "_PURGE_INFLIGHT"
-_REASONS = {
-    STRANDED: "sent, but not confirmed in time",
-    "_PURGE_QUEUE": "not sent in time: the broker did not take it",
+NOT_IN_TIME = Unconfirmed("not published in time", "broker")
+_PURGED = {
+    STRANDED: Unconfirmed("sent, but not confirmed in time", "broker"),
+    "_PURGE_QUEUE": Unconfirmed("not sent in time: the broker did not take it", "broker"),
 }
 Result: TypeAlias = Outcome | KafkaError | None
 
@@ -88,7 +89,8 @@ class Call:
         if isinstance(result, KafkaError) and trouble_of(result) is Trouble.RECORD:
             self.results[index] = Refused(f"the broker refused it: {result.str()}")
 
-    def conclude(self, missing: Outcome) -> list[Outcome]:
+    def conclude(self, ended: Outcome | None) -> list[Outcome]:
+        """One outcome per event; `ended` is what kept everything from getting through, if anything did."""
         outcomes: list[Outcome] = []
         held: set[str] = set()
         for event, result in zip(self.events, self.results, strict=True):
@@ -98,7 +100,7 @@ class Call:
                 outcomes.append(result)
             else:
                 held.add(event.key)
-                outcomes.append(_outcome(result) if isinstance(result, KafkaError) else result or missing)
+                outcomes.append(_failure(result, ended))
         return outcomes
 
 
@@ -111,10 +113,13 @@ def _batch_was_refused(error: KafkaError) -> bool:
     return trouble_of(error) is Trouble.RECORD or error.name() == "_INVALID_DIFFERENT_RECORD"
 
 
-def _outcome(error: KafkaError) -> Outcome:
-    trouble = trouble_of(error)
-    if _batch_was_refused(error):
+def _failure(result: Result, ended: Outcome | None) -> Outcome:
+    if not isinstance(result, KafkaError):
+        return result or ended or NOT_IN_TIME
+    if _batch_was_refused(result):
         return Unconfirmed(
-            f"its batch was refused ({error.str()}), and there was no time to send it alone", "broker"
+            f"its batch was refused ({result.str()}), and there was no time to send it alone", "broker"
         )
-    return classify.outcome(trouble, _REASONS.get(error.name(), error.str()))
+    if purged := _PURGED.get(result.name()):
+        return ended or purged
+    return classify.outcome(trouble_of(result), result.str())

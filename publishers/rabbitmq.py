@@ -194,7 +194,11 @@ def _parameters(url: Any) -> Any:
         if not re.match("amqps?://", text):
             raise ValueError
         parameters = pika.URLParameters(text)
-    except (ValueError, TypeError, SyntaxError, OSError):
+    except OSError as error:
+        raise SettingsError(
+            f"[rabbitmq] url: the certificates of its ssl_options cannot be read: {error.strerror}"
+        ) from None
+    except (ValueError, TypeError, SyntaxError):
         raise SettingsError(
             "[rabbitmq] url is not understood: write amqp://user:password@host:5672/%2F, or amqps:// for TLS"
         ) from None

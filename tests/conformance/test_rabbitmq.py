@@ -173,6 +173,11 @@ def test_an_address_that_is_none_is_refused_without_being_quoted(url: str) -> No
     assert raised.value.__cause__ is None
 
 
+def test_certificates_that_cannot_be_read_are_told_before_anything_is_published() -> None:
+    with pytest.raises(SettingsError, match="No such file"):
+        RabbitPublisher({"url": "amqps://u:hush@h/?ssl_options={'ca_certs':'/nowhere/ca.pem'}"})
+
+
 @pytest.mark.parametrize("what", ["password", "virtual host", "plain port for TLS"])
 def test_a_wrong_setting_is_told_as_such_and_never_shows_the_password(
     rig: RabbitRig, what: str, caplog: pytest.LogCaptureFixture

@@ -4,8 +4,9 @@ Guarantees: at most `per_key` messages of a key are unconfirmed at a time; once 
 nothing behind it goes out; messages whose channel was closed under them go out again, in their order and
 before anything behind them.
 
-A closed channel says which exchange was missing or refused, but not which record was. The records that
-were unconfirmed then go out again in halves, each half alone, until one is refused by itself.
+A missing or refused exchange closes the channel under everybody: so an exchange that has not proved itself
+is tried by one message while nothing else is on its way. Which record was refused a closed channel does not
+say: what was unconfirmed then goes out again in halves, each half alone, until one is refused by itself.
 """
 
 from collections import defaultdict, deque
@@ -49,14 +50,14 @@ class Message:
 
 
 class Flight:
-    def __init__(self, messages: Sequence[Message], window: int, per_key: int, suspects: set[str]) -> None:
-        """`suspects` are exchanges that closed a channel before: each is tried with one message alone."""
+    def __init__(self, messages: Sequence[Message], window: int, per_key: int, proven: set[str]) -> None:
+        """`proven` are exchanges that took a message before; another is tried with one message alone."""
         self.messages = messages
         self.unconfirmed: dict[int, Message] = {}  # by delivery tag
         self.resent = 0
         self.overtaken = 0
         self._window = window
-        self._suspects = suspects
+        self._proven = proven
         self._refusing: dict[str, Outcome] = {}
         self._ready: deque[Message] = deque()
         self._groups: deque[deque[Message]] = deque()  # each goes out alone, before all that is ready
@@ -94,7 +95,7 @@ class Flight:
                 continue
             elif self._ready:
                 message = self._ready.popleft()
-                if message.exchange in self._suspects and message.exchange not in self._refusing:
+                if message.exchange not in self._proven and message.exchange not in self._refusing:
                     self._groups.append(deque([message]))
                     continue
             else:
@@ -145,7 +146,7 @@ class Flight:
         for message in stranded:
             message.returned = False
         if trouble is Trouble.DESTINATION and (exchange := _exchange_at_fault(stranded, reason)) is not None:
-            self._suspects.add(exchange)
+            self._proven.discard(exchange)
             self._refusing[exchange] = outcome(trouble, reason)
             self._ready.extendleft(reversed([*stranded, *rest]))
             self.resent += sum(message.exchange != exchange for message in stranded)
@@ -167,8 +168,8 @@ class Flight:
             tags = range(tag, tag + 1)
         pop = self.unconfirmed.pop
         settled = [message for each in tags if (message := pop(each, None)) is not None]
-        if self._suspects:
-            self._suspects.difference_update(message.exchange for message in settled)
+        if self._alone:
+            self._proven.update(message.exchange for message in settled)
         return settled
 
 

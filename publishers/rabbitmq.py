@@ -70,7 +70,7 @@ class RabbitPublisher:
         self._address = lru_cache(maxsize=4096)(self._find_address)
         self._to_declare = bool(options.get("declare", False))
         self._declared: set[str] = set()
-        self._suspects: set[str] = set()
+        self._proven = {""}  # exchanges that have taken a message; the default exchange always does
         self._link: Link | None = None
         self._inherited: Link | None = None
         self._process = os.getpid()
@@ -82,7 +82,7 @@ class RabbitPublisher:
         lost: Lost | None = None
         if self._to_declare:
             lost = self._declare(messages, deadline)
-        flight = Flight(messages, WINDOW, self._per_key, self._suspects)
+        flight = Flight(messages, WINDOW, self._per_key, self._proven)
         if lost is None:
             lost = self._carry(flight, deadline)
         if lost is not None and flight.unconfirmed:

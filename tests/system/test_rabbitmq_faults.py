@@ -165,27 +165,40 @@ def _publish_while_the_queue_overflows(rig: RabbitRig, publisher: RabbitPublishe
 
 
 def test_a_404_loses_no_earlier_publish(rig: RabbitRig, calls: dict[str, list[Any]]) -> None:
-    missing_exchange = f"missing-{uuid4().hex}"
+    vanishing = RabbitRig(rig.url)
     innocents = [rig.event(f"order:{n}") for n in range(300)]
-    astray = rig.event("order:astray", destination=missing_exchange)
-    behind = rig.event("order:astray")
+    astray, behind = vanishing.event("order:astray"), rig.event("order:astray")
     with rig.publisher() as publisher:
-        publish(publisher, rig.event("order:warm"))
+        assert delivered(publish(publisher, vanishing.event("order:0"), rig.event("order:0"))) == [True] * 2
+        with rig.channel() as channel:
+            channel.exchange_delete(vanishing.destination)
         begun = monotonic()
         outcomes = publish(publisher, *innocents[:150], astray, behind, *innocents[150:])
         assert monotonic() - begun < 5
-        assert delivered(outcomes) == [True] * 150 + [False, False] + [True] * 150
-        assert (outcomes[150].scope, outcomes[150].holds) == ("destination", "destination")
-        assert missing_exchange in outcomes[150].reason
-        assert len(calls["interrupt"]) == 1
-        # From now on it is tried alone, and what else is in the call is not disturbed.
-        confirmed = len(rig.messages(301))
-        outcomes = publish(publisher, *[rig.event(f"order:{n}") for n in range(50)], astray, behind)
-        assert delivered(outcomes) == [True] * 50 + [False, False]
-        assert len(rig.messages(confirmed + 50)) == confirmed + 50
+    assert delivered(outcomes) == [True] * 150 + [False, False] + [True] * 150
+    assert (outcomes[150].scope, outcomes[150].holds) == ("destination", "destination")
+    assert vanishing.destination in outcomes[150].reason
+    assert len(calls["interrupt"]) == 1
     arrived = rig.drain()
+    assert len(arrived) > 301  # what was on its way when the channel closed was sent again
     assert {event.event_id for event in innocents} <= set(arrived)
     assert not {astray.event_id, behind.event_id} & set(arrived)
+
+
+def test_an_exchange_that_was_never_there_disturbs_nobody(
+    rig: RabbitRig, calls: dict[str, list[Any]]
+) -> None:
+    missing_exchange = f"missing-{uuid4().hex}"
+    innocents = [rig.event(f"order:{n}") for n in range(100)]
+    astray = [rig.event("order:astray", destination=missing_exchange), rig.event("order:astray")]
+    with rig.publisher() as publisher:
+        for _ in range(2):
+            begun = monotonic()
+            outcomes = publish(publisher, *innocents[:50], *astray, *innocents[50:])
+            assert monotonic() - begun < 5
+            assert delivered(outcomes) == [True] * 50 + [False, False] + [True] * 50
+    assert len(calls["interrupt"]) == 2
+    assert len(rig.drain()) == 200
 
 
 def test_a_missing_exchange_that_appears_later_gets_its_events(rig: RabbitRig) -> None:

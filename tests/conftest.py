@@ -21,6 +21,7 @@ from psycopg import sql
 from relay.demo.postgres import PostgresServer, ServerError
 from tests.servers import postgres as postgres_servers
 from tests.servers.kafka import KafkaBroker, KafkaCluster, create_topic
+from tests.servers.pgbouncer import PgBouncer
 from tests.servers.proxy import TcpProxy
 from tests.servers.rabbitmq import RabbitNode
 from tests.servers.supervisor import SupervisorHandle, ask, run_directory
@@ -35,7 +36,7 @@ SERVER_FIXTURES = {
     "own_rabbitmq",
 }
 TEMPLATE_LOCK = 7_402_118
-Server = TypeVar("Server", PostgresServer, KafkaBroker, KafkaCluster, RabbitNode)
+Server = TypeVar("Server", PostgresServer, PgBouncer, KafkaBroker, KafkaCluster, RabbitNode)
 
 
 def build_template(url: str) -> None:
@@ -170,6 +171,13 @@ def own_postgres(postgres_version: int | None) -> Iterator[PostgresServer]:
     """A server of this test alone, to kill and restart."""
     make = postgres_servers.distribution if postgres_version == 15 else postgres_servers.embedded
     yield from _own(make)
+
+
+@pytest.fixture
+def pgbouncer(database: str) -> Iterator[str]:
+    """The URL of `database` through a pooler in transaction mode, which has few sessions for all its clients."""
+    for pooler in _own(lambda: PgBouncer(database)):
+        yield pooler.url
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,7 @@ from typing import IO, Self
 
 from relay.demo.processes import ServerError, free_port, launch
 
-__all__ = ["PostgresServer", "ServerError", "base_directory", "free_port", "launch"]
+__all__ = ["PostgresServer", "ServerError", "base_directory", "free_port", "launch", "unprivileged_account"]
 
 START_SECONDS = 30.0
 STOP_SECONDS = 10.0
@@ -63,7 +63,7 @@ class PostgresServer:
         self.password = None if trust else secrets.token_urlsafe(16)
         self._fixed_port = port is not None
         self.port = port or 0
-        self._account = _unprivileged_account()
+        self._account = unprivileged_account()
         self._home: Path | None = None
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -219,7 +219,7 @@ class PostgresServer:
 
 def base_directory() -> str:
     """Where temporary directories go that the server's user may enter."""
-    account = _unprivileged_account()
+    account = unprivileged_account()
     if account is None:
         return tempfile.gettempdir()
     for base in (tempfile.gettempdir(), "/tmp", "/var/tmp"):
@@ -228,8 +228,8 @@ def base_directory() -> str:
     raise ServerError(f"No temporary directory that the user {account.pw_name} may enter.")
 
 
-def _unprivileged_account() -> pwd.struct_passwd | None:
-    """Whom root runs the server as; None where we are not root and run it as ourselves."""
+def unprivileged_account() -> pwd.struct_passwd | None:
+    """Whom root runs a server as; None where we are not root and run it as ourselves."""
     if os.geteuid() != 0:
         return None
     for name in ("postgres", "nobody"):

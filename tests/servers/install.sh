@@ -1,5 +1,5 @@
 #!/bin/sh
-# Installs what the tests need to run their servers without Docker: PostgreSQL, RabbitMQ, Java and the Kafka jars.
+# Installs what the tests need to run their servers without Docker: PostgreSQL, PgBouncer, RabbitMQ, Java and the Kafka jars.
 # Does nothing where a Docker engine answers, and nothing the second time. PostgreSQL 18 comes with the Python environment.
 set -eu
 
@@ -11,10 +11,12 @@ if command -v docker >/dev/null && timeout 10 docker info >/dev/null 2>&1; then
 fi
 
 have_postgres() { ls /usr/lib/postgresql/*/bin/postgres >/dev/null 2>&1; }
+have_pgbouncer() { test -x /usr/sbin/pgbouncer || command -v pgbouncer >/dev/null; }
 have_rabbitmq() { test -x /usr/lib/rabbitmq/bin/rabbitmq-server; }
 
 packages=""
 have_postgres || packages="$packages postgresql"
+have_pgbouncer || packages="$packages pgbouncer"
 have_rabbitmq || packages="$packages rabbitmq-server"
 command -v java >/dev/null || packages="$packages default-jre-headless"
 test -d "$kafka" || command -v mvn >/dev/null || packages="$packages maven"

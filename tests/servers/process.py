@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import pwd
 import shutil
 import signal
 import socket
@@ -23,6 +24,7 @@ class ServerProcess:
 
     name = "server"
     start_seconds = 60.0
+    account: pwd.struct_passwd | None = None  # whom it runs as; None: ourselves
 
     def __init__(self) -> None:
         self.home = Path(tempfile.mkdtemp(prefix=f"outbox-relay-{self.name}-"))
@@ -61,7 +63,7 @@ class ServerProcess:
             return
         self._prepare()
         with (self.home / "server.log").open("ab") as log:
-            self._process = launch(self._argv(), log, cwd=self.home, env=self._env())
+            self._process = launch(self._argv(), log, account=self.account, cwd=self.home, env=self._env())
 
     def start(self) -> None:
         self.launch()

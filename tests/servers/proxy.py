@@ -124,7 +124,8 @@ class TcpProxy:
                 self.connections += 1
                 self._open |= {client, server}
             for source, sink, name in ((client, server, "to_server"), (server, client, "to_client")):
-                source.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                with contextlib.suppress(OSError):  # it may have been dropped already
+                    source.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 threading.Thread(target=self._pump, args=[source, sink, name], daemon=True).start()
 
     def _pump(self, source: socket.socket, sink: socket.socket, name: str) -> None:

@@ -15,11 +15,11 @@ import psycopg
 from psycopg import Connection
 from psycopg.rows import dict_row
 
-from relay.destination import shown
 from relay.errors import RelayError
+from relay.pause import Subject
 from relay.reading import Reading
 from relay.store.claim_sql import FRESH, LATER
-from relay.store.connection import Table
+from relay.store.connection import Table, transaction
 from relay.store.sqltext import fill, regclass
 
 Row: TypeAlias = dict[str, Any]
@@ -191,7 +191,8 @@ def status(conn: Connection[Any], table: Table) -> Row:
         workers = _all(conn, fill(WORKERS, table.name), {})
         blocked = _all(conn, fill(BLOCKED, table.name), {"rows": ROWS_FOR_STATUS, "keys": BLOCKED_KEYS})
         pauses = [
-            pause | {"value": shown(pause["value"])} for pause in _all(conn, fill(PAUSES, table.name), {})
+            pause | {"value": Subject(pause["scope"], pause["value"]).label}
+            for pause in _all(conn, fill(PAUSES, table.name), {})
         ]
     oldest = counts.pop("oldest_pending_seconds")
     stuck = counts.pop("stuck")
@@ -283,7 +284,7 @@ def show(conn: Connection[Any], table: Table, event_id: str) -> Row | None:
 
 @contextmanager
 def _limited(conn: Connection[Any], limit: float, *, seqscan: bool) -> Iterator[None]:
-    with conn.transaction():
+    with transaction(conn):
         conn.execute(
             "SELECT set_config('statement_timeout', %s, true), set_config('enable_seqscan', %s, true)",
             [f"{limit * 1000:.0f}ms", "on" if seqscan else "off"],

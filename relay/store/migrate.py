@@ -20,7 +20,7 @@ from psycopg import Connection, sql
 from relay.errors import SchemaError, SettingsError
 from relay.names import TableName, inbox_names, outbox_names
 from relay.schema_files import Migration, migrations
-from relay.store.connection import connect
+from relay.store.connection import connect, localise
 from relay.store.sqltext import fill, fill_inbox
 
 OLDEST_SERVER = 150000
@@ -84,6 +84,7 @@ def steps(database: str | Connection[Any], table: TableName, *, dry_run: bool) -
         done: list[Step] = []
         try:
             with conn.transaction(force_rollback=dry_run):
+                localise(conn)
                 _lock(conn)
                 for part in _parts(_locate(conn, table)):
                     done += _upgrade(conn, part)

@@ -10,7 +10,7 @@ from typing import Any
 from psycopg import Connection
 
 from relay.pause import Subject
-from relay.store.connection import Table
+from relay.store.connection import Table, transaction
 from relay.store.sqltext import fill, storable
 
 LONGEST_SECONDS = 30.0
@@ -47,15 +47,18 @@ class Breakers:
     ) -> tuple[int, float] | None:
         """Failures in a row and seconds until the next probe; None: it was open already."""
         parameters = {"reason": storable(reason), "at_least": at_least, "longest": LONGEST_SECONDS}
-        row = conn.execute(self._open, self._named(subject) | parameters).fetchone()
+        with transaction(conn):
+            row = conn.execute(self._open, self._named(subject) | parameters).fetchone()
         return (row[0], row[1]) if row else None
 
     def probe(self, conn: Connection[Any], subject: Subject, seconds: float) -> bool:
         """Win the right to publish one event to see; the others hold on for `seconds`."""
-        return conn.execute(self._probe, self._named(subject) | {"seconds": seconds}).rowcount == 1
+        with transaction(conn):
+            return conn.execute(self._probe, self._named(subject) | {"seconds": seconds}).rowcount == 1
 
     def close(self, conn: Connection[Any], subject: Subject) -> bool:
-        return conn.execute(self._close, self._named(subject)).rowcount == 1
+        with transaction(conn):
+            return conn.execute(self._close, self._named(subject)).rowcount == 1
 
     def _named(self, subject: Subject) -> dict[str, Any]:
         return {

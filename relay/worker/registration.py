@@ -82,8 +82,14 @@ class Registration:
         breakers = Breakers(table, self.worker)
         paces = Paces(settings.rate_limits, monotonic())
         claiming = Claiming(table, self.worker, settings.destination, settings.lease_seconds)
-        # A notification cannot pass a pooler in transaction mode.
         listens = settings.wake == "auto" and not keeping.pooled
+        if keeping.pooled:
+            # Neither a notification nor a session lock passes a pooler in transaction mode.
+            log.info(
+                "a pooler stands before the database: polls instead of listening, and if this process"
+                " is killed the others notice after %g s",
+                settings.stale_seconds,
+            )
         self._claimer = Claimer(
             self._connect(settings, "claimer"),
             claiming,
@@ -137,18 +143,20 @@ class Registration:
     def run(self, until_empty: bool = False) -> None:
         """Work until drained or empty; raises what ended it otherwise."""
         log.info("worker %s relays", self.worker)
-        self._keeper.tick(monotonic())  # what the dead have left behind comes first
-        keeper = self._thread("keeper", self._keeper.run)
-        line = [
-            self._thread("claimer", lambda: self._claim(until_empty)),
-            self._thread("publisher", self._publishing.run),
-            self._thread("settler", self._settler.run),
-        ]
-        for thread in line:
-            thread.join()
-        self._keeper.stop()
-        keeper.join()
-        self._disconnect()
+        try:
+            self._keeper.tick(monotonic())  # what the dead have left behind comes first
+            keeper = self._thread("keeper", self._keeper.run)
+            line = [
+                self._thread("claimer", lambda: self._claim(until_empty)),
+                self._thread("publisher", self._publishing.run),
+                self._thread("settler", self._settler.run),
+            ]
+            for thread in line:
+                thread.join()
+            self._keeper.stop()
+            keeper.join()
+        finally:
+            self._disconnect()
         if self._failure is not None:
             raise self._failure
 

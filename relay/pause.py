@@ -15,8 +15,13 @@ class Subject(NamedTuple):
     scope: PauseScope
     value: str
 
+    @property
+    def label(self) -> str:
+        """The value as people may see it: URLs contain secrets, types and keys do not."""
+        return self.value if self.scope in ("event_type", "key") else shown(self.value)
+
     def __str__(self) -> str:
-        return "everything" if self.scope == "all" else f"{self.scope.replace('_', ' ')} {shown(self.value)}"
+        return "everything" if self.scope == "all" else f"{self.scope.replace('_', ' ')} {self.label}"
 
 
 ALL = Subject("all", "")

@@ -18,6 +18,15 @@ def owned_buckets(worker: str, living: Collection[str]) -> list[int]:
     return [bucket for bucket in range(BUCKETS) if all(mine[bucket] > bids[bucket] for bids in theirs)]
 
 
+def shares(living: Collection[str]) -> dict[str, list[int]]:
+    """Every worker's buckets, as each of them computes its own."""
+    bids = {worker: _bids(worker) for worker in living}
+    owned: dict[str, list[int]] = {worker: [] for worker in bids}
+    for bucket in range(BUCKETS) if bids else ():
+        owned[max(bids, key=lambda worker: bids[worker][bucket])].append(bucket)
+    return owned
+
+
 def _bids(worker: str) -> list[bytes]:
     """One bid per bucket; ends with the name, so that two workers never bid the same."""
     name = worker.encode()

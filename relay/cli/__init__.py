@@ -9,7 +9,7 @@ from importlib.util import find_spec
 
 from relay.cli.app import App
 
-_MODULES = ("schema", "run", "look", "demo", "bench")
+_MODULES = ("schema", "run", "look", "steer", "workers", "demo", "bench")
 
 
 def make_app() -> App:
@@ -38,6 +38,7 @@ Start here:
   relay migrate                    create the tables
   relay run --publisher stdout     publish what is written to them
   relay status                     see where it stands
+  relay pause --all                hold everything back until 'relay resume --all'
 
 Settings come from flags, then RELAY_… variables, then relay.toml.
 """

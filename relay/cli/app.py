@@ -19,6 +19,7 @@ from relay.errors import RelayError, SettingsError
 if TYPE_CHECKING:
     from psycopg import Connection
 
+    from relay.cli.database_errors import Part
     from relay.settings import Settings
     from relay.store.connection import Table
 
@@ -108,12 +109,14 @@ def settings_from(
 
 
 @contextmanager
-def opened(settings: "Settings", purpose: str) -> "Iterator[tuple[Connection[Any], Table]]":
-    """A connection for looking at the outbox, once it is known to be of this program's version."""
+def opened(
+    settings: "Settings", purpose: str, part: "Part" = "reader"
+) -> "Iterator[tuple[Connection[Any], Table]]":
+    """A connection to the outbox for that part, once it is known to be of this program's version."""
     from relay.cli.database_errors import acting
     from relay.store.connection import connect, resolve
     from relay.store.migrate import require_current
 
-    with acting(settings, "reader"), connect(settings.database_url.get_secret_value(), purpose) as conn:
+    with acting(settings, part), connect(settings.database_url.get_secret_value(), purpose) as conn:
         require_current(conn, settings.table_name)
         yield conn, resolve(conn, settings.table_name)

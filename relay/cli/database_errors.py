@@ -17,7 +17,7 @@ from relay.names import TableName
 from relay.settings import Settings
 from relay.store.roles import role_name
 
-Part = Literal["reader", "relay", "owner"]
+Part = Literal["reader", "operator", "relay", "owner"]
 
 
 class _Actor(NamedTuple):
@@ -76,7 +76,10 @@ def _grant(said: str) -> str:
         return "run it as the owner of the tables"
     if schema := re.search(r"permission denied for schema (.+)", said):
         return f"GRANT USAGE ON SCHEMA {sql.Identifier(schema[1]).as_string(None)} TO {user}"
-    role = sql.Identifier(role_name(actor.table, actor.part)).as_string(None)
+    # What an operator changes, the relay's role may change.
+    role = sql.Identifier(role_name(actor.table, "reader" if actor.part == "reader" else "relay")).as_string(
+        None
+    )
     table = re.search(r"permission denied for (?:table|view) (.+)", said)
     if table and actor.part == "reader":
         names = [actor.table.schema, table[1]] if actor.table.schema else [table[1]]

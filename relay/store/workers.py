@@ -27,18 +27,18 @@ HEARTBEAT = (
 DEREGISTER = """
 DELETE FROM {workers} w WHERE w.id = %s AND NOT EXISTS (SELECT FROM {leases} l WHERE l.claimed_by = w.id)
 """
-# pg_locks shows the two signed halves of an advisory lock as oids.
-_UNSIGNED_NAMESPACE = "%(namespace)s::bigint::bit(32)::int8::oid"
-_UNSIGNED_WORKER = "hashtext(w.id)::bigint::bit(32)::int8::oid"
+# Whether the worker's session lock is held; pg_locks shows the two signed halves of such a lock as oids.
+HAS_LOCK = """EXISTS (
+      SELECT FROM pg_locks k WHERE k.locktype = 'advisory' AND k.granted AND k.objsubid = 2
+      AND k.database = (SELECT oid FROM pg_database WHERE datname = current_database())
+      AND k.classid = %(namespace)s::bigint::bit(32)::int8::oid
+      AND k.objid = hashtext(w.id)::bigint::bit(32)::int8::oid)"""
 # Leases of workers that are not (or no longer) registered as living are up for grabs.
 BURY = """
 WITH buried AS (
   UPDATE {workers} w SET status = 'dead' WHERE w.status <> 'dead' AND (
     w.last_seen_at < clock_timestamp() - %(stale_seconds)s * interval '1 second'
-    OR (w.metadata ->> 'has_session')::boolean AND NOT EXISTS (
-      SELECT FROM pg_locks k WHERE k.locktype = 'advisory' AND k.granted AND k.objsubid = 2
-      AND k.database = (SELECT oid FROM pg_database WHERE datname = current_database())
-      AND k.classid = {UNSIGNED_NAMESPACE} AND k.objid = {UNSIGNED_WORKER}))
+    OR (w.metadata ->> 'has_session')::boolean AND NOT {HAS_LOCK})
   RETURNING w.id),
 forgotten AS (
   DELETE FROM {workers} w WHERE w.status = 'dead' AND w.last_seen_at < clock_timestamp() - interval '1 day'
@@ -58,9 +58,7 @@ class Registry:
         self._register = fill(REGISTER, table.name)
         self._heartbeat = fill(HEARTBEAT, table.name)
         self._deregister = fill(DEREGISTER, table.name)
-        self._bury = fill(
-            BURY, table.name, UNSIGNED_NAMESPACE=_UNSIGNED_NAMESPACE, UNSIGNED_WORKER=_UNSIGNED_WORKER
-        )
+        self._bury = fill(BURY, table.name, HAS_LOCK=HAS_LOCK)
         self._others = fill(OTHERS, table.name)
         self._claiming = fill(CLAIMING, table.name)
 

@@ -1,4 +1,4 @@
-from relay.ring import owned_buckets
+from relay.ring import owned_buckets, shares
 from relay.scan import BUCKETS
 
 WORKERS = [f"host-{number}-abcd" for number in range(10)]
@@ -38,3 +38,8 @@ def test_a_worker_that_does_not_see_itself_still_watches_its_share() -> None:
 
 def test_alone_it_watches_everything() -> None:
     assert owned_buckets("only", ["only"]) == list(range(BUCKETS))
+
+
+def test_the_shares_of_all_are_what_each_works_out_for_itself() -> None:
+    assert shares(WORKERS) == {worker: owned_buckets(worker, WORKERS) for worker in WORKERS}
+    assert shares([]) == {}

@@ -126,9 +126,12 @@ class PostgresServer:
         """SIGKILL the postmaster, as the out-of-memory killer would; `start` recovers the data."""
         self._end(signal.SIGKILL)
 
-    def restart(self) -> None:
-        """Stop (dropping every connection) and start again on the same port and data."""
-        self._end(signal.SIGINT)
+    def restart(self, *, immediate: bool = False) -> None:
+        """Stop (dropping every connection) and start again on the same port and data.
+
+        An immediate stop writes nothing any more: the start that follows is a recovery.
+        """
+        self._end(signal.SIGQUIT if immediate else signal.SIGINT)
         self.start()
 
     def __enter__(self) -> Self:
@@ -152,27 +155,30 @@ class PostgresServer:
     def _create(self) -> None:
         base = self._within or base_directory()
         self._home = Path(tempfile.mkdtemp(prefix="outbox-relay-postgres-", dir=base))
-        arguments = ["--auth=trust"]
         if self.password:
             self._path("password").write_text(self.password + "\n")
-            password_file = self._path("password")
-            arguments = ["--auth=scram-sha-256", f"--pwfile={password_file}"]
         if self._account is not None:
             for path in (self._home, *self._home.iterdir()):
                 os.chown(path, self._account.pw_uid, self._account.pw_gid)
             if not _others_may_run(self.bin_dir / "postgres"):
                 self.bin_dir = _copy_installation(self.bin_dir, self._path("install"))
         data = self._path("data")
-        fixed = ["--username=postgres", "--encoding=UTF8", "--no-locale", "--no-sync"]
         with self._path("initdb.log").open("wb") as log:
-            initdb = self._spawn([str(self.bin_dir / "initdb"), *fixed, *arguments, f"--pgdata={data}"], log)
-            code = initdb.wait()
+            code = self._spawn(self._filling(data), log).wait()
         if code != 0:
             output = self._path("initdb.log").read_text(errors="replace")
             self.stop()
-            raise ServerError(f"initdb of a throwaway PostgreSQL failed:\n{output}")
+            raise ServerError(f"The data of a throwaway PostgreSQL could not be made:\n{output}")
         with (data / "postgresql.conf").open("a") as conf:
             conf.writelines(f"{name} = '{value}'\n" for name, value in self.settings.items())
+
+    def _filling(self, data: Path) -> list[str]:
+        """The command that fills a new data directory."""
+        authentication = ["--auth=trust"]
+        if self.password:
+            authentication = ["--auth=scram-sha-256", f"--pwfile={self._path('password')}"]
+        fixed = ["--username=postgres", "--encoding=UTF8", "--no-locale", "--no-sync"]
+        return [str(self.bin_dir / "initdb"), *fixed, *authentication, f"--pgdata={data}"]
 
     def _launch(self) -> None:
         deadline = time.monotonic() + START_SECONDS

@@ -1,6 +1,8 @@
-"""PostgreSQL servers for tests: the embedded 18 and the distribution's 15."""
+"""PostgreSQL servers for tests: the embedded 18, the distribution's 15, and streaming replicas of either."""
 
 from pathlib import Path
+
+import psycopg
 
 from relay.demo.postgres import PostgresServer, ServerError
 
@@ -29,3 +31,21 @@ def distribution(*, port: int | None = None) -> PostgresServer:
     if not found:
         raise ServerError("The distribution's PostgreSQL is not installed: make servers.")
     return PostgresServer(found[-1].parent, settings=TEST_SETTINGS, trust=True, port=port)
+
+
+class Standby(PostgresServer):
+    """A streaming replica of a server that runs; it follows the primary by way of `port`."""
+
+    def __init__(self, primary: PostgresServer, port: int | None = None) -> None:
+        super().__init__(primary.bin_dir, settings=TEST_SETTINGS, trust=True)
+        self._follows = f"host=127.0.0.1 port={port or primary.port} user=postgres"
+
+    def promote(self) -> None:
+        """Become a primary: everything received so far is replayed first."""
+        with psycopg.connect(self.url(), autocommit=True) as conn:
+            if conn.execute("SELECT pg_promote()").fetchone() != (True,):
+                raise ServerError(f"PostgreSQL was not promoted:\n{self.log[-2000:]}")
+
+    def _filling(self, data: Path) -> list[str]:
+        fixed = ["--checkpoint=fast", "--no-sync", "--write-recovery-conf"]
+        return [str(self.bin_dir / "pg_basebackup"), *fixed, f"--pgdata={data}", f"--dbname={self._follows}"]

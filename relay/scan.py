@@ -5,7 +5,7 @@ a lost one costs fairness for a moment, never an event. Pure: nothing here does 
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
 BUCKETS = 1024
@@ -19,6 +19,9 @@ class Scan:
     later: tuple[datetime, int] = THE_PAST  # last row looked at among those that waited
     later_rests: bool = False  # keys that waited filled the last claim: the next is for fresh ones alone
     laps: int = 0  # how often it came around the buckets
+
+    def copy(self) -> "Scan":
+        return replace(self, keys=dict(self.keys))
 
     def after(self, bucket: int) -> str:
         return self.keys.get(bucket, "")

@@ -6,7 +6,6 @@ in flight: memory is bounded by the batches between here and the settler.
 
 import logging
 import threading
-from copy import deepcopy
 from dataclasses import replace
 from time import monotonic
 from typing import Any
@@ -106,7 +105,7 @@ class Claimer:
     def _round(self) -> bool:
         """Look once, and once more for those that lost a lease; True if anything was claimed."""
         started = monotonic()
-        before = deepcopy(self._scan)
+        before = self._scan.copy()
         look = self._look(self._scan, self._limits)
         got = look.claim is not None
         self._held_back = look.breakers > 0
@@ -119,7 +118,7 @@ class Claimer:
             got |= self._look(self._sweep, replace(self._limits, min_age=SWEEP_AGE)).claim is not None
         if look.lost_once:
             limits = self._limits.suspects(GROUP_OF_LOST, LOST_ONCE)
-            got |= self._look(deepcopy(before), limits).claim is not None
+            got |= self._look(before.copy(), limits).claim is not None
         if look.lost_more:
             got |= self._look(before, self._limits.suspects(1, LOST_MORE)).claim is not None
         return got
@@ -127,7 +126,7 @@ class Claimer:
     def _measured(self, before: Scan, subject: Subject, events: int) -> bool:
         """What a limit allows to go to its destination now."""
         limits = replace(self._limits, rows=min(events, self._limits.rows), only=subject, spared=())
-        claim = self._look(deepcopy(before), limits).claim
+        claim = self._look(before.copy(), limits).claim
         self._paces.take(subject, len(claim.events) if claim else 0)
         return claim is not None
 

@@ -9,11 +9,11 @@ HEADS_PER_CLAIM = 2 * LATER_ROWS_PER_CLAIM
 FRESH = "o.completed_at IS NULL AND o.available_at <= o.created_at"
 LATER = "o.completed_at IS NULL AND o.available_at > o.created_at"
 DUE = "(o.status = 'pending' AND o.available_at <= now() - %(min_age)s * interval '1 second')"
-# What the payload will weigh in memory, without unpacking those that are stored as they are.
-BYTES = (
-    "CASE WHEN pg_column_compression(o.payload) IS NULL THEN pg_column_size(o.payload)"
-    " ELSE octet_length(o.payload::text) END"
-)
+# What the payload weighs in memory is what it takes in the table, unless it is packed. To unpack one takes
+# time, so a claim unpacks only as many as would fit if they stayed as small as they are.
+PACKED = "CASE WHEN pg_column_compression(o.payload) IS NOT NULL THEN o.payload END"
+BYTES = """CASE WHEN s.packed IS NULL THEN s.stored
+  WHEN s.stored_before < %(bytes)s THEN octet_length(s.packed::text) END"""
 
 # While something is paused, probed or limited: a row that is held is not due, nor is one of another subject.
 HELD = """
@@ -116,30 +116,37 @@ heads AS (
     WHERE {LATER} AND o.partition_bucket = f.b AND o.partition_key = f.k AND (f.id IS NULL OR o.id < f.id)
     ORDER BY o.id LIMIT 1) l ON true),
 chosen AS (
-  SELECT h.i, h.b, h.k, h.free, h.losses, run.tid, run.id, run.bytes
+  SELECT h.i, h.b, h.k, h.free, h.losses, run.tid, run.id, run.stored, run.packed
   FROM heads h LEFT JOIN LATERAL (
-    SELECT r.tid, r.id, r.bytes FROM (
-      SELECT e.tid, e.id, e.bytes,
+    SELECT r.tid, r.id, r.stored, r.packed FROM (
+      SELECT e.tid, e.id, e.stored, e.packed,
              bool_and(e.due AND e.losses BETWEEN %(losses_from)s AND %(losses_to)s)
                OVER (ORDER BY e.id ROWS UNBOUNDED PRECEDING) AS due
       FROM (
-        (SELECT o.ctid AS tid, o.id, {DUE} AS due, o.losses, {BYTES} AS bytes FROM {outbox} o
+        (SELECT o.ctid AS tid, o.id, {DUE} AS due, o.losses,
+                pg_column_size(o.payload) AS stored, {PACKED} AS packed FROM {outbox} o
          WHERE h.free AND h.losses BETWEEN %(losses_from)s AND %(losses_to)s
            AND {FRESH} AND o.partition_bucket = h.b AND o.partition_key = h.k
          ORDER BY o.id LIMIT CASE WHEN h.attempts > 0 THEN 1 ELSE %(rows)s END)
         UNION ALL
-        (SELECT o.ctid, o.id, {DUE}, o.losses, {BYTES} FROM {outbox} o
+        (SELECT o.ctid, o.id, {DUE}, o.losses, pg_column_size(o.payload), {PACKED} FROM {outbox} o
          WHERE h.free AND h.losses BETWEEN %(losses_from)s AND %(losses_to)s
            AND {LATER} AND o.partition_bucket = h.b AND o.partition_key = h.k
          ORDER BY o.id LIMIT CASE WHEN h.attempts > 0 THEN 1 ELSE %(rows)s END)
       ) e) r
     WHERE r.due ORDER BY r.id LIMIT CASE WHEN h.attempts > 0 THEN 1 ELSE %(rows)s END) run ON true
   LIMIT %(heads)s),
-weighed AS MATERIALIZED (
-  SELECT c.*, coalesce(sum(c.bytes) OVER so_far - coalesce(c.bytes, 0), 0) AS before,
-         count(c.tid) OVER so_far AS taken
+stored AS (
+  SELECT c.*, count(c.tid) OVER so_far AS taken,
+         coalesce(sum(c.stored) OVER so_far - coalesce(c.stored, 0), 0) AS stored_before
   FROM chosen c WINDOW so_far AS (ROWS UNBOUNDED PRECEDING)),
-cut AS MATERIALIZED (SELECT * FROM weighed WHERE before < %(bytes)s AND taken <= %(rows)s),
+weighed AS MATERIALIZED (
+  SELECT w.i, w.b, w.k, w.free, w.losses, w.tid, w.id, w.taken, w.stored_before,
+         coalesce(sum(w.bytes) OVER (ROWS UNBOUNDED PRECEDING) - coalesce(w.bytes, 0), 0) AS before
+  FROM (SELECT s.*, {BYTES} AS bytes FROM stored s) w),
+cut AS MATERIALIZED (
+  SELECT * FROM weighed
+  WHERE before < %(bytes)s AND stored_before < %(bytes)s AND taken <= %(rows)s),
 lease AS MATERIALIZED (SELECT nextval({GENERATION}) AS generation, clock_timestamp() AS at
   WHERE EXISTS (SELECT FROM cut WHERE tid IS NOT NULL)),
 taken AS (
@@ -182,6 +189,7 @@ SELECT id, partition_key, idempotency_key, event_type, destination, payload, hea
 FRAGMENTS = {
     "FRESH": FRESH,
     "LATER": LATER,
+    "PACKED": PACKED,
     "BYTES": BYTES,
     "SUBJECT_OF_HELD": SUBJECT_OF_HELD,
     "SUBJECT_OF_ONLY": SUBJECT_OF_ONLY,

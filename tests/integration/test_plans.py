@@ -17,7 +17,7 @@ from relay.scan import Scan
 from relay.settlement import Settlement
 from relay.store.claim import Limits
 from tests.conftest import _major_version, _new_database, _template, obtain
-from tests.integration.store_kit import COMPLETE, RELEASE, Actor, Stage
+from tests.integration.store_kit import COMPLETE, RELEASE, Actor, Raw, Stage
 
 pytestmark = [pytest.mark.server, pytest.mark.slow, pytest.mark.xdist_group("plans")]
 
@@ -295,3 +295,19 @@ def test_a_small_claim_does_not_read_a_large_backlog(large: Large) -> None:
     actor.gate.aside = None
     actor.settle(look.claim, "release")
     assert explainer.seen[1].rows_by_index <= 2000
+
+
+@pytest.mark.usefixtures("any_postgres")
+def test_a_claim_unpacks_only_the_large_payloads_that_could_fit(stage: Stage) -> None:
+    """Each lies compressed in pages of its own: what is unpacked is read."""
+    payload = Raw("(SELECT jsonb_agg(md5((i * 9 + s / 4)::text)) FROM generate_series(1, 2000) s)")
+    stage.insert("a", 300, payload=payload)
+    stored, real = stage.sql.execute(
+        "SELECT avg(pg_column_size(payload))::int, avg(octet_length(payload::text))::int FROM outbox"
+    ).fetchone() or (0, 0)
+    assert 8000 < stored < real / 2, "the payloads are packed"
+    actor = stage.actor()
+    explainer = Explainer(actor, analyze=True)
+    claim = actor.must_claim(rows=300, size=2 * real + 1)
+    assert len(claim.events) == 3
+    assert explainer.seen[1].pages < 300 * stored / 8192 / 2

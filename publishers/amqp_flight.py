@@ -4,9 +4,10 @@ Guarantees: at most `per_key` messages of a key are unconfirmed at a time; once 
 nothing behind it goes out; messages whose channel was closed under them go out again, in their order and
 before anything behind them.
 
-A missing or refused exchange closes the channel under everybody: so an exchange that has not proved itself
-is tried by one message while nothing else is on its way. Which record was refused a closed channel does not
-say: what was unconfirmed then goes out again in halves, each half alone, until one is refused by itself.
+A missing or refused exchange closes the channel under everybody. So an exchange that has not proved itself
+is first tried by one message, the probe, while nothing else is on its way. Which record was refused, a
+closed channel does not say: what was unconfirmed goes out again in halves, each half alone, until one is
+refused by itself.
 """
 
 from collections import defaultdict, deque
@@ -63,6 +64,7 @@ class Flight:
         self._groups: deque[deque[Message]] = deque()  # each goes out alone, before all that is ready
         self._group: deque[Message] = deque()
         self._alone = False
+        self.probe: Message | None = None  # the one that tries an exchange
         self._confirmed_up_to = 0
         self._by_id: dict[str, list[Message]] = {}
         self._admit(per_key)
@@ -96,6 +98,7 @@ class Flight:
             elif self._ready:
                 message = self._ready.popleft()
                 if message.exchange not in self._proven and message.exchange not in self._refusing:
+                    self.probe = message
                     self._groups.append(deque([message]))
                     continue
             else:
@@ -107,6 +110,12 @@ class Flight:
                 return message
             message.fail(doom)
         return None
+
+    def passed(self) -> None:
+        """The channel is still open after the probe: its exchange exists, others need not wait."""
+        if self.probe is not None:
+            self._proven.add(self.probe.exchange)
+            self.probe, self._alone = None, False
 
     def confirm(self, tag: int, multiple: bool) -> None:
         """The broker has taken the message of this tag, and with `multiple` all before it."""
@@ -142,6 +151,7 @@ class Flight:
         self.unconfirmed.clear()
         self._group = deque()
         self._alone = False
+        self.probe = None
         self._confirmed_up_to = 0
         for message in stranded:
             message.returned = False
@@ -168,8 +178,8 @@ class Flight:
             tags = range(tag, tag + 1)
         pop = self.unconfirmed.pop
         settled = [message for each in tags if (message := pop(each, None)) is not None]
-        if self._alone:
-            self._proven.update(message.exchange for message in settled)
+        if self.probe is not None and self.probe in settled:
+            self.passed()
         return settled
 
 

@@ -164,6 +164,9 @@ class Link:
             )
             self._tag += 1
             flight.unconfirmed[self._tag] = message
+            if message is flight.probe:
+                # Any question will do: its answer comes after the broker has looked for the exchange.
+                channel.basic_qos(callback=partial(self._on_passed, flight))
         else:
             self._loop.add_callback(self._pump)
         if flight.done:
@@ -177,6 +180,11 @@ class Link:
         settle = flight.confirm if method.INDEX == pika.spec.Basic.Ack.INDEX else flight.refuse
         settle(method.delivery_tag, method.multiple)
         self._pump()
+
+    def _on_passed(self, flight: Flight, _frame: Any) -> None:
+        if flight is self._flight:
+            flight.passed()
+            self._pump()
 
     def _on_return(self, _channel: Any, _method: Any, properties: Any, _body: bytes) -> None:
         if self._flight is not None:

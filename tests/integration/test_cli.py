@@ -14,66 +14,13 @@ from urllib.parse import urlsplit
 import psycopg
 import pytest
 from psycopg import sql
-from typer.testing import CliRunner, Result
 
-from relay.cli import make_app
 from relay.cli.output import ago, printable
+from tests.integration.cli_kit import add, either, failure, invoke, nowhere, relay
 
-COMMANDS = ["migrate", "sql", "status", "events", "show", "version", "run"]
-
-
-@pytest.fixture(autouse=True)
-def nowhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """An empty folder and an environment without settings."""
-    for name in list(os.environ):
-        if name.startswith("RELAY_") and not name.startswith("RELAY_TEST_"):
-            monkeypatch.delenv(name)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("COLUMNS", "100")
-    monkeypatch.setenv("RELAY_HTTP", "off")
-    return tmp_path
-
-
-def relay(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    """The real command, in a process of its own."""
-    return subprocess.run(
-        [sys.executable, "-m", "relay", *arguments],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        env=os.environ | environment,
-        check=False,
-    )
-
-
-def invoke(*arguments: str) -> Result:
-    """The command in this process: faster."""
-    return CliRunner().invoke(make_app(), list(arguments))
-
-
-def either(command: str, *arguments: str) -> Result | subprocess.CompletedProcess[str]:
-    """`relay run` changes its process (logging, signals), so it gets one of its own."""
-    return relay(command, *arguments) if command == "run" else invoke(command, *arguments)
-
-
-def failure(result: Result | subprocess.CompletedProcess[str], code: int = 1) -> str:
-    """What a failed command said: one sentence on stderr, nothing on stdout."""
-    returned = result.exit_code if isinstance(result, Result) else result.returncode
-    assert returned == code, (result.stdout, result.stderr)
-    assert result.stdout == ""
-    assert "Traceback" not in result.stderr
-    assert result.stderr.startswith("error: ")
-    return result.stderr.removeprefix("error: ").rstrip("\n")
-
-
-def add(url: str, *event_ids: str, key: str = "order:1") -> None:
-    with psycopg.connect(url, autocommit=True) as conn:
-        for event_id in event_ids:
-            conn.execute(
-                "INSERT INTO outbox (partition_key, event_type, payload, idempotency_key)"
-                " VALUES (%s, %s, %s, %s)",
-                [key, "OrderPaid", '{"amount": 10.00}', event_id],
-            )
+__all__ = ["nowhere"]
+pytestmark = pytest.mark.usefixtures("nowhere")
+COMMANDS = ["migrate", "sql", "status", "events", "show", "version", "run", "pause", "resume", "workers"]
 
 
 # The commands, as processes.
@@ -199,7 +146,7 @@ def test_wrong_usage_exits_with_2(arguments: list[str]) -> None:
     assert "Traceback" not in result.stderr
 
 
-@pytest.mark.parametrize("command", ["migrate", "status", "events", "run"])
+@pytest.mark.parametrize("command", ["migrate", "status", "events", "run", "workers"])
 def test_a_missing_database_url_is_wrong_settings(command: str) -> None:
     assert (
         failure(either(command), 2)
@@ -228,7 +175,18 @@ def test_a_database_that_does_not_answer_is_one_sentence(command: list[str]) -> 
     assert "hunter2" not in said
 
 
-@pytest.mark.parametrize("command", [["status"], ["events"], ["show", "x"], ["run", "--publisher", "stdout"]])
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["status"],
+        ["events"],
+        ["show", "x"],
+        ["run", "--publisher", "stdout"],
+        ["pause", "--all"],
+        ["resume", "--all"],
+        ["workers"],
+    ],
+)
 def test_a_database_without_the_tables_asks_for_migrate(command: list[str], empty_database: str) -> None:
     said = failure(either(*command, "--database-url", empty_database))
     assert "run 'relay migrate'" in said
@@ -294,6 +252,18 @@ def test_a_missing_permission_names_the_grant_that_helps(stranger: str, database
         assert said.startswith('permission denied for table outbox: GRANT SELECT ON "outbox" TO')
         conn.execute(sql.SQL("GRANT SELECT ON outbox TO {}").format(user))
     assert invoke("events", "--database-url", stranger).exit_code == 0
+
+
+def test_a_reader_who_pauses_is_told_which_role_may(stranger: str, database: str) -> None:
+    name = urlsplit(stranger).username
+    with psycopg.connect(database, autocommit=True) as conn:
+        user = sql.Identifier(str(name))
+        conn.execute(sql.SQL("GRANT SELECT ON ALL TABLES IN SCHEMA public TO {}").format(user))
+    assert invoke("pause", "--all", "--dry-run", "--database-url", stranger).exit_code == 0
+    assert failure(invoke("pause", "--all", "--database-url", stranger)) == (
+        'permission denied for table outbox_pauses: GRANT "outbox_relay" TO '
+        f"\"{name}\" ('relay sql --roles' makes that role)"
+    )
 
 
 def test_a_relay_without_permission_is_told_which_role_it_needs(stranger: str) -> None:

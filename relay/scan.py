@@ -64,11 +64,13 @@ def next_owned(buckets: Sequence[int]) -> list[int]:
     return following
 
 
-def reach(buckets: Sequence[int], limit: int) -> int:
-    """How many of these come before the first that would be one bucket too many."""
+def reach(buckets: Sequence[int], limit: int, owned: Sequence[int] | None = None) -> int:
+    """How many of these come before the first owned one that would be one bucket too many."""
     seen: set[int] = set()
     for n, bucket in enumerate(buckets):
-        if bucket not in seen and len(seen) == limit:
+        if bucket in seen or (owned is not None and owned[bucket] != bucket):
+            continue
+        if len(seen) == limit:
             return n
         seen.add(bucket)
     return len(buckets)

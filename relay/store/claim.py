@@ -147,6 +147,7 @@ class Claiming:
         )
 
     def _lock_buckets(self, conn: Connection[Any], scan: Scan, *, everywhere: bool) -> "_Places":
+        owned = None if everywhere else self._owned
         row = (
             conn.cursor(binary=True)
             .execute(
@@ -154,7 +155,7 @@ class Claiming:
                 self._fixed
                 | {
                     "start": scan.start,
-                    "owned": None if everywhere else self._owned,
+                    "owned": owned,
                     "buckets": BUCKETS_PER_CLAIM,
                     "later_at": scan.later[0],
                     "later_id": scan.later[1],
@@ -167,7 +168,7 @@ class Claiming:
         fresh, locked, later_buckets, later_keys, later_at, later_ids, pauses = (
             column or [] for column in row
         )
-        n = reach(later_buckets, BUCKETS_PER_CLAIM)
+        n = reach(later_buckets, BUCKETS_PER_CLAIM, owned)
         more_later = scan.later_rests or n < len(later_keys) or n == LATER_ROWS_PER_CLAIM
         if not scan.later_rests:
             scan.later = (later_at[n - 1], later_ids[n - 1]) if more_later else THE_PAST

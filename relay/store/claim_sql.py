@@ -33,7 +33,8 @@ SUBJECT_OF_ONLY = _SUBJECT.replace("{SCOPE}", "%(only_scope)s::text")
 
 # Which buckets have fresh rows (a loose scan: one probe each, from :start and around), which keys
 # have waited long enough, and which of these buckets nobody else is claiming from. Of all buckets only
-# the owned ones: the array leads from any bucket to the next of them.
+# the owned ones: the array leads from any bucket to the next of them. Rows of others that have waited are
+# passed over a window at a time: looking for one's own among any number of them would take as long.
 NEXT = "coalesce((%(owned)s::int[])[{FROM} + 1], {FROM})"
 LOCK = """
 WITH RECURSIVE ahead(b) AS (
@@ -59,12 +60,12 @@ later AS MATERIALIZED (
   SELECT d.*, row_number() OVER () AS i FROM (
     SELECT o.available_at, o.id, o.partition_bucket AS b, o.partition_key AS k FROM {outbox} o
     WHERE {LATER} AND o.available_at <= now() AND (o.available_at, o.id) > (%(later_at)s, %(later_id)s)
-      AND o.partition_bucket = {NEXT_LATER}
     ORDER BY o.available_at, o.id LIMIT %(later_rows)s) d),
 locked AS MATERIALIZED (
   SELECT w.b FROM (
     SELECT b FROM fresh
-    UNION SELECT b FROM (SELECT b FROM later GROUP BY b ORDER BY min(i) LIMIT %(buckets)s) l) w
+    UNION SELECT b FROM (
+      SELECT b FROM later WHERE b = {NEXT_LATER} GROUP BY b ORDER BY min(i) LIMIT %(buckets)s) l) w
   WHERE pg_try_advisory_xact_lock(%(namespace)s, w.b))
 SELECT (SELECT array_agg(b ORDER BY i) FROM fresh) AS fresh,
        (SELECT array_agg(b) FROM locked) AS locked,
@@ -198,5 +199,5 @@ FRAGMENTS = {
     "NEXT_AHEAD": NEXT.replace("{FROM}", "(ahead.b + 1)"),
     "NEXT_BEHIND": NEXT.replace("{FROM}", "(behind.b + 1)"),
     "NEXT_FOUND": NEXT.replace("{FROM}", "a.b"),
-    "NEXT_LATER": NEXT.replace("{FROM}", "o.partition_bucket"),
+    "NEXT_LATER": NEXT.replace("{FROM}", "b"),
 }

@@ -417,6 +417,67 @@ def test_held_keys_do_not_hide_those_that_lost_a_lease(
     assert keys(found.claim) == ["suspect"]
 
 
+# Whose buckets
+
+
+@pytest.mark.usefixtures("any_postgres")
+def test_workers_that_share_the_buckets_take_all_events_between_them_and_none_of_the_others(
+    stage: Stage,
+) -> None:
+    stage.insert("", 400, partition_key=Raw("'fresh-' || i"))
+    stage.insert("", 400, partition_key=Raw("'waited-' || i"), available_at=A_MOMENT_LATER)
+    shares = [[b for b in range(1024) if b % 3 == n] for n in range(3)]
+    taken: list[int] = []
+    for n, share in enumerate(shares):
+        worker = stage.actor(f"worker-{n}")
+        worker.claiming.watch(share)
+        worker.scan = Scan(start=341 * n)
+        for _ in range(40):
+            if claim := worker.claim(rows=50):
+                taken += positions(claim)
+        buckets = {
+            bucket
+            for lease in stage.leases()
+            if lease["claimed_by"] == worker.name
+            for bucket in lease["buckets"]
+        }
+        assert buckets <= set(share)
+    assert len(taken) == len(set(taken)) == 800
+
+
+def test_a_worker_without_buckets_takes_nothing(stage: Stage) -> None:
+    stage.insert("fresh")
+    stage.insert("waited", available_at=A_MOMENT_LATER)
+    worker = stage.actor()
+    worker.claiming.watch([])
+    assert worker.claim() is None
+    worker.claiming.watch(None)
+    assert sorted(keys(worker.claim())) == ["fresh", "waited"]
+
+
+def test_events_of_others_that_waited_do_not_hide_ones_own(stage: Stage) -> None:
+    stage.insert("", 3 * LATER_ROWS_PER_CLAIM, partition_key=Raw("'key-' || i"), available_at=A_MOMENT_LATER)
+    (mine,) = stage.insert("mine", available_at=Raw("now() + interval '2 microseconds'"))
+    worker = stage.actor()
+    worker.claiming.watch([stage.row(mine)["partition_bucket"]])
+    taken: list[int] = []
+    for _ in range(6):
+        taken += positions(worker.claim())
+    assert mine in taken
+
+
+def test_a_claim_of_what_is_old_looks_into_everybodys_buckets(stage: Stage) -> None:
+    (old,) = stage.insert(
+        "a", created_at=Raw("now() - interval '1 hour'"), available_at=Raw("now() - interval '1 hour'")
+    )
+    stage.insert("a")
+    stage.insert("b")
+    worker = stage.actor()
+    worker.claiming.watch([])
+    look = worker.claiming.claim(worker.conn, worker.scan, Limits(100, 1 << 24, min_age=60.0))
+    assert positions(look.claim) == [old]
+
+
 def test_a_look_says_whether_it_saw_all_there_is(stage: Stage) -> None:
     worker = stage.actor()
     assert not worker.look().full

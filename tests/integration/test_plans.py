@@ -16,6 +16,7 @@ from psycopg import Connection, Cursor
 from relay.scan import Scan
 from relay.settlement import Settlement
 from relay.store.claim import Limits
+from relay.store.claim_sql import LATER_ROWS_PER_CLAIM
 from tests.conftest import _major_version, _new_database, _template, obtain
 from tests.integration.store_kit import COMPLETE, RELEASE, Actor, Raw, Stage
 
@@ -295,6 +296,15 @@ def test_a_small_claim_does_not_read_a_large_backlog(large: Large) -> None:
     actor.gate.aside = None
     actor.settle(look.claim, "release")
     assert explainer.seen[1].rows_by_index <= 2000
+
+
+def test_any_number_of_others_events_that_waited_cost_a_claim_no_more_than_a_window(stage: Stage) -> None:
+    stage.insert("", 5_000, partition_key=Raw("'key-' || i"), available_at=Raw("now() + interval '1 us'"))
+    actor = stage.actor()
+    actor.claiming.watch([0])
+    explainer = Explainer(actor, analyze=True)
+    actor.claim()
+    assert explainer.seen[0].rows_by_index <= LATER_ROWS_PER_CLAIM + 64
 
 
 @pytest.mark.usefixtures("any_postgres")

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from relay.scan import BUCKETS, Scan, reach
+from relay.scan import BUCKETS, Scan, next_owned, reach
 
 
 def test_a_claim_that_saw_everything_goes_on_behind_the_last_bucket() -> None:
@@ -63,6 +63,24 @@ def test_reach_ends_before_the_first_bucket_too_many() -> None:
     assert reach([4, 4, 5, 4, 6, 5], 2) == 4
     assert reach([4, 4, 5], 2) == 3
     assert reach([], 2) == 0
+
+
+def test_reach_passes_over_buckets_of_others() -> None:
+    owned = next_owned([4, 6])
+    assert reach([4, 5, 5, 7, 4, 6, 8], 2, owned) == 7
+    assert reach([4, 5, 5, 7, 4, 6, 8], 1, owned) == 5
+
+
+def test_every_bucket_leads_to_the_next_owned_one() -> None:
+    following = next_owned([3, 700])
+    assert [following[b] for b in (0, 3, 4, 700, 701, BUCKETS - 1, BUCKETS)] == [
+        3,
+        3,
+        700,
+        700,
+        *[BUCKETS] * 3,
+    ]
+    assert set(next_owned([])) == {BUCKETS}
 
 
 class Outbox:

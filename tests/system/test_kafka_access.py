@@ -23,7 +23,7 @@ from tests.conftest import missing
 from tests.servers.kafka import KafkaBroker
 from tests.servers.kafka_rig import KafkaRig
 
-pytestmark = pytest.mark.server
+pytestmark = [pytest.mark.server, pytest.mark.xdist_group("kafka-access")]
 PATIENCE = 20.0
 USER = "User:relay"
 JAAS = (

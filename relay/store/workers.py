@@ -11,7 +11,7 @@ from typing import Any
 from psycopg import Connection
 from psycopg.types.json import Jsonb
 
-from relay.store.connection import Table
+from relay.store.connection import Table, transaction
 from relay.store.sqltext import fill
 
 # The lock is the session's; behind a pooler there is none, and the heartbeat alone tells.
@@ -70,15 +70,18 @@ class Registry:
             "metadata": Jsonb(metadata),
             "has_session": not getattr(conn, "pooled", False),
         }
-        conn.execute(self._register, parameters)
+        with transaction(conn):
+            conn.execute(self._register, parameters)
 
     def heartbeat(self, conn: Connection[Any], worker: str, status: str = "alive") -> bool:
         """Say that the worker lives; False: others have declared it dead."""
-        return conn.execute(self._heartbeat, [status, worker]).rowcount == 1
+        with transaction(conn):
+            return conn.execute(self._heartbeat, [status, worker]).rowcount == 1
 
     def deregister(self, conn: Connection[Any], worker: str) -> None:
         """Leave; an entry that some lease still names stays until that is taken back."""
-        conn.execute(self._deregister, [worker])
+        with transaction(conn):
+            conn.execute(self._deregister, [worker])
 
     def bury(self, conn: Connection[Any]) -> list[str]:
         """Declare the silent dead; the ids whose leases are to be taken back."""

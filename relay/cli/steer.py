@@ -264,11 +264,17 @@ def _say_held(held: "Held | str", verb: str) -> None:
         _say(f"  how many events it {verb} is not known: {held}")
         return
     least = "" if held.exact else "at least "
-    _say(f"  it {verb} {least}{held.events:,} pending events of {least}{held.keys:,} keys")
+    events = f"{least}{_number(held.events, 'pending event')}"
+    _say(f"  it {verb} {events} of {least}{_number(held.keys, 'key')}")
     if held.behind:
-        _say(f"  {least}{held.behind:,} more of these keys wait behind them")
+        wait = "waited" if verb == "held" else "wait"
+        _say(f"  behind these, {least}{held.behind:,} more of their keys {wait}")
     if held.in_flight and verb != "held":
         _say(f"  {least}{held.in_flight:,} in flight still go out")
+
+
+def _number(number: int, thing: str) -> str:
+    return f"{number:,} {thing}{'' if number == 1 else 's'}"
 
 
 def _print_json(

@@ -2,9 +2,11 @@
 
 Behind a pooler in transaction mode a session is not ours: settings, locks and prepared statements of one
 transaction are somebody else's in the next. Such a connection is recognised, its settings are made anew in
-each transaction, and nothing is prepared.
+each transaction, and nothing is prepared. A pooler may also lead to another server from one transaction to
+the next: where a standby has taken over, the next transaction fails with RelayError.
 """
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -12,6 +14,7 @@ from typing import Any
 
 import psycopg
 from psycopg import Connection, IsolationLevel
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from relay.errors import RelayError, SchemaError
 from relay.names import TableName
@@ -29,6 +32,17 @@ _SESSION = {
     "idle_in_transaction_session_timeout": "10s",
     "TimeZone": "UTC",
 }
+# A server that vanishes without a word must not keep a relay from its successor; a URL may say otherwise.
+_PATIENCE = {
+    "connect_timeout": 10,
+    "keepalives_idle": 10,
+    "keepalives_interval": 5,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 20_000,
+}
+# Grows whenever a standby takes over or a backup is restored to some point in time.
+_TIMELINE = """CASE WHEN NOT pg_is_in_recovery()
+  THEN ('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::int END"""
 
 
 @dataclass(frozen=True)
@@ -51,23 +65,26 @@ class Table:
 
 
 class StoreConnection(Connection[Any]):
-    """A connection that knows its settings, and whether a pooler stands in between."""
+    """A connection that knows its settings, its server, and whether a pooler stands in between."""
 
     settings: dict[str, str]
     pooled: bool = False
+    timeline: int | None = None  # of a primary that tells it
 
 
 def connect(url: str, purpose: str = "relay", **session: str) -> StoreConnection:
     """A connection in autocommit mode with the session settings that the store's plans rely on."""
     try:
-        conn = StoreConnection.connect(url, autocommit=True, application_name=f"outbox-relay {purpose}")
+        conn = StoreConnection.connect(
+            make_conninfo(url, **_patience(url)), autocommit=True, application_name=f"outbox-relay {purpose}"
+        )
     except psycopg.OperationalError as error:
         raise RelayError(f"cannot connect to the database: {_first_line(error)}") from error
     conn.settings = _SESSION | session
     conn.isolation_level = IsolationLevel.READ_COMMITTED
-    row = conn.execute("SELECT pg_backend_pid()").fetchone()
+    pid, conn.timeline = _identify(conn)
     # A pooler makes up the process id that it announces at the start.
-    conn.pooled = row is not None and row[0] != conn.info.backend_pid
+    conn.pooled = pid != conn.info.backend_pid
     if conn.pooled:
         conn.prepare_threshold = None
     else:
@@ -85,15 +102,36 @@ def transaction(conn: Connection[Any]) -> Iterator[None]:
 
 def localise(conn: Connection[Any]) -> None:
     """At the start of a transaction: what a pooler has forgotten since the last one."""
-    if isinstance(conn, StoreConnection) and conn.pooled:
-        _configure(conn, transaction=True)
+    if not isinstance(conn, StoreConnection) or not conn.pooled:
+        return
+    if _configure(conn, transaction=True) != conn.timeline:
+        raise RelayError("another database server has taken over behind the pooler")
 
 
-def _configure(conn: StoreConnection, *, transaction: bool) -> None:
-    conn.execute(
-        "SELECT set_config(name, value, %s) FROM unnest(%s::text[], %s::text[]) s(name, value)",
+def _configure(conn: StoreConnection, *, transaction: bool) -> int | None:
+    """Set what the connection needs; the timeline, if it was known before."""
+    timeline = "NULL" if conn.timeline is None else _TIMELINE
+    row = conn.execute(
+        f"SELECT count(set_config(name, value, %s)), {timeline}"
+        " FROM unnest(%s::text[], %s::text[]) s(name, value)",
         [transaction, list(conn.settings), list(conn.settings.values())],
-    )
+    ).fetchone()
+    return row[1] if row else None
+
+
+def _patience(url: str) -> dict[str, int]:
+    given = conninfo_to_dict(url).keys() | ({"connect_timeout"} if "PGCONNECT_TIMEOUT" in os.environ else ())
+    return {name: value for name, value in _PATIENCE.items() if name not in given}
+
+
+def _identify(conn: StoreConnection) -> tuple[int, int | None]:
+    """The process id of the session, and the timeline of a primary that lets us know."""
+    try:
+        row = conn.execute(f"SELECT pg_backend_pid(), {_TIMELINE}").fetchone()
+    except (psycopg.errors.InsufficientPrivilege, psycopg.errors.FeatureNotSupported):
+        row = conn.execute("SELECT pg_backend_pid(), NULL").fetchone()
+    assert row is not None
+    return row[0], row[1]
 
 
 def resolve(conn: Connection[Any], name: TableName) -> Table:

@@ -40,7 +40,7 @@ GRANT SELECT, INSERT, UPDATE, DELETE ON {leases}, {workers}, {pauses} TO {relay}
 GRANT SELECT, INSERT, DELETE ON {archive} TO {relay};
 GRANT SELECT, INSERT ON {audit} TO {relay};
 GRANT SELECT, UPDATE ON {wake} TO {relay};
-GRANT USAGE ON SEQUENCE {generation} TO {relay};
+GRANT USAGE, UPDATE ON SEQUENCE {generation} TO {relay};
 GRANT SELECT ON {versions}, {inbox_versions} TO {relay};
 GRANT SELECT, DELETE ON {inbox} TO {relay};
 

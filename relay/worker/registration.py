@@ -33,6 +33,7 @@ from relay.store.pauses import Breakers
 from relay.store.prune import Pruning
 from relay.store.reap import Reaping
 from relay.store.settle import Settling
+from relay.store.timeline import secure_generations
 from relay.store.wake import Alarm
 from relay.store.workers import Registry
 from relay.worker.channel import Channel
@@ -74,6 +75,7 @@ class Registration:
         registry = Registry(table, settings.stale_seconds)
         if not takeover:
             _refuse_other_publishers(registry, keeping, table, settings)
+        secure_generations(keeping, table)
         registry.register(keeping, self.worker, _metadata(settings))
 
         self._claimed: Channel[Batch] = Channel(1)

@@ -141,10 +141,12 @@ CREATE TABLE {audit} (
   details    jsonb NOT NULL DEFAULT '{{}}'
 );
 
--- Writers notify only while some relay sleeps: NOTIFY takes a lock at commit that all writers share.
+-- What all relays share. Writers notify only while some relay sleeps: NOTIFY takes a lock at commit that all
+-- writers share. On another timeline of the server than this one, generations may come again unless they jump.
 CREATE TABLE {wake} (
   only_row     boolean PRIMARY KEY DEFAULT true CHECK (only_row),
-  asleep_until timestamptz NOT NULL DEFAULT '-infinity'
+  asleep_until timestamptz NOT NULL DEFAULT '-infinity',
+  timeline     int
 ) WITH (fillfactor = 10, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 200);
 INSERT INTO {wake} DEFAULT VALUES;
 

@@ -53,6 +53,7 @@ class Limits:
     probe: bool = False  # and take it although its breaker holds it, to see whether it still must
     spared: tuple[Subject, ...] = ()  # take nothing of these
     min_age: float = 0.0  # seconds that an event must have been due
+    everywhere: bool = False  # look into the buckets of others too
 
     def suspects(self, rows: int, losses: tuple[int, int]) -> "Limits":
         """For a claim that sees every head that this one sees, and takes those that lost a lease."""
@@ -116,7 +117,7 @@ class Claiming:
         return look
 
     def _look(self, conn: Connection[Any], scan: Scan, limits: Limits) -> Look:
-        places = self._lock_buckets(conn, scan, everywhere=limits.min_age > 0)
+        places = self._lock_buckets(conn, scan, everywhere=limits.everywhere)
         looked = [bucket for bucket in places.fresh if bucket in places.locked]
         if not looked:
             scan.pass_over(places.fresh)

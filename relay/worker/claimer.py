@@ -75,7 +75,8 @@ class Claimer:
         self._stopping.set()
 
     def run(self, until_empty: bool = False) -> None:
-        """Until stopped, or until nothing is left to publish now."""
+        """Until stopped, or until nothing is left to publish now, in whoever's buckets."""
+        self._limits = replace(self._limits, everywhere=until_empty)
         if self._alarm:
             self._alarm.listen(self._conn)
         while not self._stopping.is_set():
@@ -108,14 +109,16 @@ class Claimer:
         before = self._scan.copy()
         look = self._look(self._scan, self._limits)
         got = look.claim is not None
-        self._held_back = look.breakers > 0
         for subject in look.probes:
             got |= self._probe(subject)
-        for subject, events in self._paces.ready(monotonic()).items():
+        allowed = self._paces.ready(started)
+        for subject, events in allowed.items():
             got |= self._measured(before, subject, events)
+        self._held_back = look.breakers > 0 or len(allowed) < len(self._paces.subjects)
         if started >= self._next_sweep:
             self._next_sweep = started + SWEEP_SECONDS
-            got |= self._look(self._sweep, replace(self._limits, min_age=SWEEP_AGE)).claim is not None
+            limits = replace(self._limits, min_age=SWEEP_AGE, everywhere=True)
+            got |= self._look(self._sweep, limits).claim is not None
         if look.lost_once:
             limits = self._limits.suspects(GROUP_OF_LOST, LOST_ONCE)
             got |= self._look(before.copy(), limits).claim is not None
@@ -135,8 +138,9 @@ class Claimer:
         if not self._breakers.probe(self._conn, subject, self._publish_seconds):
             return False
         scan = Scan(start=self._scan.start)
-        while scan.laps == 0 or scan.later != THE_PAST:
-            if self._look(scan, replace(self._limits, rows=1, only=subject, probe=True, spared=())).claim:
+        limits = replace(self._limits, rows=1, only=subject, probe=True, spared=(), everywhere=True)
+        while (scan.laps == 0 or scan.later != THE_PAST) and not self._stopping.is_set():
+            if self._look(scan, limits).claim:
                 return True
         # Nothing that it could hold.
         self._breakers.close(self._conn, subject)

@@ -128,3 +128,11 @@ def test_a_limited_destination_gets_its_rate_and_holds_up_no_other(
     slow = sum(line["destination"] == "slow" for line in worker.lines)
     assert slow < 1_000
     wait_until(lambda: sum(line["destination"] == "slow" for line in worker.lines) > slow)
+
+
+def test_until_empty_waits_for_a_limited_destination(relay: Start, database: str, down: Path) -> None:
+    down.write_text("")
+    insert(database, 30, 30)
+    worker = relay(database, "--until-empty", publisher=FLAKY, rate_limits='{"outbox.events": 20}')
+    assert worker.wait() == 0
+    assert statuses(database) == {"completed": 30}

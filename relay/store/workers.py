@@ -27,6 +27,7 @@ HEARTBEAT = (
 DEREGISTER = """
 DELETE FROM {workers} w WHERE w.id = %s AND NOT EXISTS (SELECT FROM {leases} l WHERE l.claimed_by = w.id)
 """
+RETIRE = "UPDATE {workers} SET status = 'dead' WHERE id = %s"
 # Whether the worker's session lock is held; pg_locks shows the two signed halves of such a lock as oids.
 HAS_LOCK = """EXISTS (
       SELECT FROM pg_locks k WHERE k.locktype = 'advisory' AND k.granted AND k.objsubid = 2
@@ -58,6 +59,7 @@ class Registry:
         self._register = fill(REGISTER, table.name)
         self._heartbeat = fill(HEARTBEAT, table.name)
         self._deregister = fill(DEREGISTER, table.name)
+        self._retire = fill(RETIRE, table.name)
         self._bury = fill(BURY, table.name, HAS_LOCK=HAS_LOCK)
         self._others = fill(OTHERS, table.name)
         self._claiming = fill(CLAIMING, table.name)
@@ -82,6 +84,11 @@ class Registry:
         """Leave; an entry that some lease still names stays until that is taken back."""
         with transaction(conn):
             conn.execute(self._deregister, [worker])
+
+    def retire(self, conn: Connection[Any], worker: str) -> None:
+        """Declare dead who is known to be, such as an earlier life of the caller: its leases come back."""
+        with transaction(conn):
+            conn.execute(self._retire, [worker])
 
     def bury(self, conn: Connection[Any]) -> list[str]:
         """Declare the silent dead; the ids whose leases are to be taken back."""

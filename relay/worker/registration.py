@@ -51,17 +51,26 @@ def new_worker_id() -> str:
 
 
 class Registration:
-    """Connects and registers when made; run() does the work."""
+    """Connects and registers when made; run() does the work. `previous` is the life that ended before it."""
 
     def __init__(
-        self, settings: Settings, publisher: Publisher, hold: Hold, metrics: Metrics, takeover: bool = False
+        self,
+        settings: Settings,
+        publisher: Publisher,
+        hold: Hold,
+        metrics: Metrics,
+        takeover: bool = False,
+        previous: str | None = None,
     ) -> None:
         self.worker = new_worker_id()
         self._failure: BaseException | None = None
         self._ended = threading.Event()
         self._connections: list[Connection[Any]] = []
         try:
-            self._build(settings, publisher, hold, metrics, takeover)
+            self._build(settings, publisher, hold, metrics, takeover or previous is not None)
+            if previous is not None:
+                self._registry.retire(self._keeping, previous)
+            self._registry.register(self._keeping, self.worker, _metadata(settings))
         except BaseException:
             self._disconnect()
             raise
@@ -69,14 +78,13 @@ class Registration:
     def _build(
         self, settings: Settings, publisher: Publisher, hold: Hold, metrics: Metrics, takeover: bool
     ) -> None:
-        keeping = self._connect(settings, "keeper")
+        self._keeping = keeping = self._connect(settings, "keeper")
         table = resolve(keeping, TableName.parse(settings.table))
         require_current(keeping, table.name)
-        registry = Registry(table, settings.stale_seconds)
+        self._registry = registry = Registry(table, settings.stale_seconds)
         if not takeover:
             _refuse_other_publishers(registry, keeping, table, settings)
         secure_generations(keeping, table)
-        registry.register(keeping, self.worker, _metadata(settings))
 
         self._claimed: Channel[Batch] = Channel(1)
         self._published: Channel[Batch] = Channel(1)

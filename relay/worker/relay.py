@@ -46,12 +46,12 @@ class Relay:
         return None
 
     def run(self, until_empty: bool = False, takeover: bool = False) -> None:
-        first = True
+        previous: str | None = None
         while not self._stopping.is_set():
-            registration = self._register(takeover, patient=not first)
-            first = False
+            registration = self._register(takeover, previous)
             if registration is None:
                 return
+            previous = registration.worker
             self._registration = registration
             if self._stopping.is_set():
                 registration.drain()
@@ -66,12 +66,12 @@ class Relay:
     def _wait(self, seconds: float) -> None:
         self._stopping.wait(seconds)
 
-    def _register(self, takeover: bool, patient: bool) -> Registration | None:
+    def _register(self, takeover: bool, previous: str | None) -> Registration | None:
         """A new registration; a first one that fails is the user's to know, later ones are tried again."""
 
         def worth_another_try(error: BaseException) -> bool:
             fixed = isinstance(error, (SettingsError, SchemaError))
-            return patient and isinstance(error, (psycopg.Error, RelayError)) and not fixed
+            return previous is not None and isinstance(error, (psycopg.Error, RelayError)) and not fixed
 
         def tell(state: RetryCallState) -> None:
             log.warning("%s; trying again", state.outcome.exception() if state.outcome else "no connection")
@@ -88,7 +88,7 @@ class Relay:
                 return None
             with attempt:
                 return Registration(
-                    self._settings, self._publisher, self._hold, self._metrics, takeover or patient
+                    self._settings, self._publisher, self._hold, self._metrics, takeover, previous
                 )
         return None
 

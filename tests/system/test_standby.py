@@ -13,9 +13,10 @@ import pytest
 from relay.demo.postgres import PostgresServer
 from relay.store.migrate import migrate
 from tests.servers import postgres
+from tests.servers.pgbouncer import PgBouncer
 from tests.servers.proxy import TcpProxy
 from tests.system.journal import PUBLISHER, Journal
-from tests.system.relays import RelayProcess, wait_until
+from tests.system.relays import RelayProcess, insert, statuses, wait_until
 from tests.system.writers import Writer, writing
 
 Start = Callable[..., RelayProcess]
@@ -198,4 +199,26 @@ def test_what_an_asynchronous_standby_has_is_published_under_higher_generations(
     assert _committed(writers) - events.keys()
     assert journal.inversions(events) == []
     assert journal.duplicates() > 0, "what was completed after the standby was cut off goes out again"
+    _generations_grow(journal, published)
+
+
+def test_relays_behind_a_pooler_notice_that_it_leads_to_another_server_now(
+    relay: Start, pair: Pair, journal: Journal, stage: ExitStack
+) -> None:
+    way = stage.enter_context(TcpProxy("127.0.0.1", pair.primary.port))
+    pooler = stage.enter_context(PgBouncer(way.url(pair.primary.url())))
+    relays = [relay(pooler.url, publisher=PUBLISHER, batch_size=1) for _ in range(2)]
+    wait_until(lambda: all(_lives(r) for r in relays), what="both register")
+    pair.wire.cut()
+    insert(pair.primary.url(), CLAIMS_LOST, CLAIMS_LOST, "lost")
+    wait_until(lambda: statuses(pair.primary.url()) == {"completed": CLAIMS_LOST})
+    pair.standby.promote()
+    published = len(journal)
+    way.target = ("127.0.0.1", pair.standby.port)
+    way.drop()  # whoever is between two transactions is not told
+    insert(pair.standby.url(), 10, 10, "kept")
+    wait_until(lambda: statuses(pair.standby.url()) == {"completed": 10})
+    _survived(relays, lives=1)
+    assert any(len(_lives(r)) > 1 for r in relays)
+    assert any("has taken over behind the pooler" in r.log for r in relays)
     _generations_grow(journal, published)

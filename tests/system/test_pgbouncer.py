@@ -150,7 +150,7 @@ def test_a_killed_relay_is_replaced_once_it_is_stale(relay: Start, database: str
 def test_a_relay_whose_pooled_sessions_are_cut_registers_anew_and_goes_on(
     relay: Start, database: str, pgbouncer: str
 ) -> None:
-    worker = relay(pgbouncer, **TIMING)
+    worker = relay(pgbouncer, stale_seconds=600)
     alive = "SELECT id FROM outbox_workers WHERE status = 'alive'"
     wait_until(lambda: _rows(database, alive), what="the worker registers")
     first = _rows(database, alive)
@@ -164,6 +164,7 @@ def test_a_relay_whose_pooled_sessions_are_cut_registers_anew_and_goes_on(
         return bool(set(_rows(database, alive)) - set(first))
 
     wait_until(registered_anew, what="another registration")
+    assert first[0] not in _rows(database, alive), "the others would wait for its heartbeats"
     insert(database, 100, 10)
     wait_until(lambda: statuses(database) == {"completed": 100})
     assert worker.process.poll() is None

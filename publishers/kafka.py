@@ -29,7 +29,7 @@ try:
 
     from publishers import kafka_config
     from publishers.classify import Trouble
-    from publishers.kafka_call import STRANDED, Call, trouble_of
+    from publishers.kafka_call import STRANDED, Call, confirm, trouble_of
     from publishers.kafka_client import Client
     from publishers.kafka_topics import Topic, Topics, batch_bytes
 except ImportError as error:
@@ -51,7 +51,7 @@ def key_hash(key: str) -> int:
 class Route(NamedTuple):
     """Where the events of a topic go in this round."""
 
-    topic: Topic
+    partitions: int
     surely_fits: int  # bytes of payload
     cold: set[int]
     scouts: dict[int, int]  # by cold partition: the one event that is sent there
@@ -97,14 +97,8 @@ class KafkaPublisher:
         producer, routes = self._ready(call, left)
         sent, later = self._produce(call, producer, routes, left)
         self._wait(call, producer, sent)
-        undelivered: set[str] = set()
-        for index in call.suspects(sent):
-            key = call.events[index].key
-            if key not in undelivered and self._client.alive:
-                self._send_alone(call, producer, index)
-            if not call.delivered(index):
-                undelivered.add(key)
-        call.stopped |= undelivered
+        if not call.delivered(*sent):
+            self._send_suspects(call, producer, sent)
         for route in routes.values():
             if isinstance(route, Route):
                 route.cold.difference_update(
@@ -130,7 +124,7 @@ class KafkaPublisher:
                         return producer, dict.fromkeys(names, found)
                 else:
                     cold = self._client.cold(name, found.partitions)
-                    routes[name] = Route(found, found.limit - OVERHEAD, cold, {})
+                    routes[name] = Route(found.partitions, found.limit - OVERHEAD, cold, {})
             if self._client.fits(self._topics.smallest_limit()):
                 return producer, routes
 
@@ -142,21 +136,23 @@ class KafkaPublisher:
         later: list[int] = []
         waiting: set[str] = set()  # keys of which the rest goes out in the next round
         in_flight: Counter[str] = Counter()
+        events, stopped = call.events, call.stopped
         for index in left:
-            event = call.events[index]
-            if event.key in call.stopped:
+            event = events[index]
+            key = event.key
+            if key in stopped:
                 continue
-            if event.key in waiting:
+            if key in waiting:
                 later.append(index)
                 continue
             route = routes[event.destination]
             if not isinstance(route, Route):
                 call.stop(index, route)
                 continue
-            partition = key_hash(event.key) % route.topic.partitions
+            partition = key_hash(key) % route.partitions
             if route.cold and partition in route.cold:
                 if partition in route.scouts:
-                    waiting.add(event.key)
+                    waiting.add(key)
                     later.append(index)
                     continue
                 route.scouts[partition] = index
@@ -167,16 +163,16 @@ class KafkaPublisher:
                     call.stop(index, fits)
                     continue
                 if not fits:
-                    waiting.add(event.key)
-            failure = self._hand_over(call, producer, index, partition, headers)
+                    waiting.add(key)
+            failure = self._hand_over(call, producer, index, event, partition, headers)
             if failure is not None:
                 call.stop(index, failure)
                 continue
             sent.append(index)
             if self._per_key:
-                in_flight[event.key] += 1
-                if in_flight[event.key] == self._per_key:
-                    waiting.add(event.key)
+                in_flight[key] += 1
+                if in_flight[key] == self._per_key:
+                    waiting.add(key)
         return sent, later
 
     def _fits(self, call: Call, producer: Producer, event: Event, headers: Headers) -> bool | Refused:
@@ -196,10 +192,9 @@ class KafkaPublisher:
         return event.event_id if self._key_is_event_id else event.key
 
     def _hand_over(
-        self, call: Call, producer: Producer, index: int, partition: int, headers: Headers
+        self, call: Call, producer: Producer, index: int, event: Event, partition: int, headers: Headers
     ) -> Outcome | None:
         """Hand one event to the client; what kept it from being handed over, if anything."""
-        event = call.events[index]
         while True:
             try:
                 producer.produce(
@@ -208,7 +203,7 @@ class KafkaPublisher:
                     key=event.event_id if self._key_is_event_id else event.key,
                     partition=partition,
                     headers=headers,  # type: ignore[arg-type]
-                    on_delivery=partial(call.confirm, index),
+                    on_delivery=partial(confirm, call.results, index),
                 )
                 return None
             except BufferError:
@@ -238,8 +233,9 @@ class KafkaPublisher:
             for name in {call.events[index].destination for index in sent}:
                 self._topics.doubt(name)
             self._client.discard()
-        failures = [(index, call.results[index]) for index in sent if not call.delivered(index)]
-        for index, failure in failures:
+        if call.delivered(*sent):
+            return
+        for index, failure in [(index, call.results[index]) for index in sent if not call.delivered(index)]:
             name = call.events[index].destination
             if name in gone:
                 call.results[index] = gone[name]
@@ -260,6 +256,17 @@ class KafkaPublisher:
                 gone[name] = found
         return gone
 
+    def _send_suspects(self, call: Call, producer: Producer, sent: Sequence[int]) -> None:
+        """Send those whose batch was refused one by one, each key up to the first that is not delivered."""
+        undelivered: set[str] = set()
+        for index in call.suspects(sent):
+            key = call.events[index].key
+            if key not in undelivered and self._client.alive:
+                self._send_alone(call, producer, index)
+            if not call.delivered(index):
+                undelivered.add(key)
+        call.stopped |= undelivered
+
     def _send_alone(self, call: Call, producer: Producer, index: int) -> None:
         """Find out whether the broker refuses this event for its own sake."""
         event = call.events[index]
@@ -267,7 +274,7 @@ class KafkaPublisher:
         if isinstance(topic, Topic):
             call.results[index] = None
             partition = key_hash(event.key) % topic.partitions
-            failure = self._hand_over(call, producer, index, partition, self._headers(event))
+            failure = self._hand_over(call, producer, index, event, partition, self._headers(event))
             if failure is not None:
                 call.results[index] = failure
             else:

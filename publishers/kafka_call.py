@@ -37,15 +37,9 @@ class Call:
         self.stopped: set[str] = set()  # keys of which nothing more may be sent
         self._incidents = incidents
 
-    def confirm(self, index: int, error: KafkaError | None, message: Any) -> None:
-        """The delivery callback."""
-        if error is None:
-            self.results[index] = Delivered(f"{message.topic()}[{message.partition()}]@{message.offset()}")
-        else:
-            self.results[index] = error
-
-    def delivered(self, index: int) -> bool:
-        return type(self.results[index]) is Delivered
+    def delivered(self, *indexes: int) -> bool:
+        results = self.results
+        return all(type(results[index]) is Delivered for index in indexes)
 
     def stop(self, index: int, outcome: Outcome) -> None:
         """This event was not sent, and nothing behind it may be."""
@@ -55,15 +49,12 @@ class Call:
     def suspects(self, sent: Sequence[int]) -> list[int]:
         """Those of a finished round that are to be sent alone; keys that failed otherwise are stopped."""
         # Not `stopped`: a key may have been stopped by an event behind the ones looked at here.
-        results = self.results
-        if all(type(results[index]) is Delivered for index in sent):
-            return []
         suspects: list[int] = []
         suspected: set[str] = set()
         failed: set[str] = set()
         overtaken = 0
         for index in sent:
-            event, result = self.events[index], results[index]
+            event, result = self.events[index], self.results[index]
             if type(result) is Delivered:
                 if event.key in suspected or event.key in failed:
                     overtaken += 1
@@ -91,7 +82,10 @@ class Call:
 
     def conclude(self, ended: Outcome | None) -> list[Outcome]:
         """One outcome per event; `ended` is what kept everything from getting through, if anything did."""
-        outcomes: list[Outcome] = []
+        outcomes: list[Outcome] = [result for result in self.results if type(result) is Delivered]
+        if len(outcomes) == len(self.results):
+            return outcomes
+        outcomes.clear()
         held: set[str] = set()
         for event, result in zip(self.events, self.results, strict=True):
             if held and event.key in held:
@@ -102,6 +96,14 @@ class Call:
                 held.add(event.key)
                 outcomes.append(_failure(result, ended))
         return outcomes
+
+
+def confirm(results: list[Result], index: int, error: KafkaError | None, message: Any) -> None:
+    """The delivery callback of one event."""
+    if error is None:
+        results[index] = Delivered(f"{message.topic()}[{message.partition()}]@{message.offset()}")
+    else:
+        results[index] = error
 
 
 def trouble_of(error: KafkaError) -> Trouble:

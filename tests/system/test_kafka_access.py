@@ -22,6 +22,7 @@ from relay.testing import make_event
 from tests.conftest import missing
 from tests.servers.kafka import KafkaBroker
 from tests.servers.kafka_rig import KafkaRig
+from tests.servers.process import wait_until
 
 pytestmark = [pytest.mark.server, pytest.mark.xdist_group("kafka-access")]
 PATIENCE = 20.0
@@ -61,12 +62,26 @@ def broker() -> Iterator[GuardedBroker]:
         yield broker
 
 
+ANYTHING: Any = None
+ALL_RULES = AclBindingFilter(
+    ResourceType.ANY,
+    ANYTHING,
+    ResourcePatternType.ANY,
+    ANYTHING,
+    ANYTHING,
+    AclOperation.ANY,
+    AclPermissionType.ANY,
+)
+
+
 class Access:
+    """What the user may do; changes are waited for until the broker goes by them."""
+
     def __init__(self, broker: GuardedBroker) -> None:
         self._admin = AdminClient({"bootstrap.servers": broker.address})
 
     def allow(self, topic: str, *operations: str) -> None:
-        bindings = [
+        rules = {
             AclBinding(
                 ResourceType.TOPIC,
                 topic,
@@ -77,22 +92,17 @@ class Access:
                 AclPermissionType.ALLOW,
             )
             for operation in operations
-        ]
-        for done in self._admin.create_acls(bindings).values():
+        }
+        for done in self._admin.create_acls(list(rules)).values():
             done.result(PATIENCE)
+        wait_until(lambda: rules <= self._rules(), PATIENCE, "the broker to know what is allowed")
 
     def allow_nothing(self) -> None:
-        anything: Any = None
-        everything = AclBindingFilter(
-            ResourceType.ANY,
-            anything,
-            ResourcePatternType.ANY,
-            anything,
-            anything,
-            AclOperation.ANY,
-            AclPermissionType.ANY,
-        )
-        self._admin.delete_acls([everything])[everything].result(PATIENCE)
+        self._admin.delete_acls([ALL_RULES])[ALL_RULES].result(PATIENCE)
+        wait_until(lambda: not self._rules(), PATIENCE, "the broker to know that nothing is allowed")
+
+    def _rules(self) -> set[AclBinding]:
+        return set(self._admin.describe_acls(ALL_RULES).result(PATIENCE))
 
 
 @pytest.fixture

@@ -17,8 +17,9 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 
-from publishers import kafka_call, kafka_client
+from publishers import kafka_client
 from publishers.kafka import KafkaPublisher
+from publishers.kafka_call import confirm
 from relay.event import Event
 from relay.outcome import Delivered, Outcome, Refused, Unconfirmed
 from relay.testing import make_event
@@ -276,15 +277,14 @@ def test_an_unforeseen_refusal_lets_nothing_overtake_with_one_per_key_and_is_cou
 def test_a_lost_callback_counts_as_unconfirmed(rig: KafkaRig, monkeypatch: pytest.MonkeyPatch) -> None:
     events = some_events(rig, 40)
     lost: list[str] = []
-    confirm = kafka_call.Call.confirm
 
-    def lossy(call: kafka_call.Call, index: int, error: Any, message: Any) -> None:
+    def lossy(results: list[Any], index: int, error: Any, message: Any) -> None:
         if not lost and index == 12:  # order:2
-            lost.append(call.events[index].event_id)
+            lost.append(message.key().decode())
         else:
-            confirm(call, index, error, message)
+            confirm(results, index, error, message)
 
-    monkeypatch.setattr(kafka_call.Call, "confirm", lossy)
+    monkeypatch.setattr("publishers.kafka.confirm", lossy)
     publisher = rig.make()
     outcomes = publish(publisher, events)
     assert lost == [events[12].event_id]
@@ -301,15 +301,14 @@ def test_a_callback_that_fails_takes_the_client_with_it_and_no_event(
 ) -> None:
     events = some_events(rig, 40)
     failed: list[int] = []
-    confirm = kafka_call.Call.confirm
 
-    def failing(call: kafka_call.Call, index: int, error: Any, message: Any) -> None:
+    def failing(results: list[Any], index: int, error: Any, message: Any) -> None:
         if not failed and index > 10:
             failed.append(index)
             raise SystemError("returned a result with an exception set")
-        confirm(call, index, error, message)
+        confirm(results, index, error, message)
 
-    monkeypatch.setattr(kafka_call.Call, "confirm", failing)
+    monkeypatch.setattr("publishers.kafka.confirm", failing)
     publisher = rig.make()
     outcomes = publish(publisher, events)
     assert failed

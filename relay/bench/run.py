@@ -8,6 +8,7 @@ from typing import Any
 from psycopg import Connection
 
 from publishers.memory import MemoryPublisher
+from relay.bench.client import client_figure
 from relay.bench.measure import Cost, local_postmaster, measured
 from relay.bench.table import bench_outbox, fill_outbox
 from relay.errors import RelayError
@@ -90,11 +91,14 @@ def run_bench(settings: Settings, plan: Plan, progress: Callable[[str], None]) -
             finally:
                 publisher.close()
             figures.append(Figure(f"relay to {settings.publisher}", plan.events, cost, raw.rate))
+        progress(f"{settings.publisher}: the publisher alone, and its bare client")
+        client = client_figure(settings, plan.events, plan.payload_bytes)
     return {
         "plan": asdict(plan),
         "completion": settings.completion,
         "batch_size": settings.batch_size,
         "figures": [figure.as_dict() for figure in figures],
+        "client": client,
     }
 
 

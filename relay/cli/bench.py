@@ -62,3 +62,6 @@ def bench(
         for figure in result["figures"]
     ]
     print_columns([title, *rows])
+    if client := result["client"]:
+        share = f"{client['ratio']} of the bare client's {client['client_events_per_second']:,}"
+        print_columns([("publisher alone", f"{client['publisher_events_per_second']:,} events/s", share)])

@@ -36,7 +36,7 @@ SERVER_FIXTURES = {
     "own_rabbitmq",
 }
 TEMPLATE_LOCK = 7_402_118
-Server = TypeVar("Server", PostgresServer, PgBouncer, KafkaBroker, KafkaCluster, RabbitNode)
+Server = TypeVar("Server", PostgresServer, KafkaBroker, KafkaCluster, RabbitNode)
 
 
 def build_template(url: str) -> None:
@@ -174,10 +174,23 @@ def own_postgres(postgres_version: int | None) -> Iterator[PostgresServer]:
 
 
 @pytest.fixture
-def pgbouncer(database: str) -> Iterator[str]:
-    """The URL of `database` through a pooler in transaction mode, which has few sessions for all its clients."""
-    for pooler in _own(lambda: PgBouncer(database)):
-        yield pooler.url
+def pooler() -> Iterator[Callable[[str], str]]:
+    """`pooler(url)` is the URL of the same database through a PgBouncer in transaction mode."""
+    with ExitStack() as stack:
+
+        def make(url: str) -> str:
+            try:
+                return stack.enter_context(PgBouncer(url)).url
+            except ServerError as error:
+                missing(str(error))
+
+        yield make
+
+
+@pytest.fixture
+def pgbouncer(database: str, pooler: Callable[[str], str]) -> str:
+    """The URL of `database` through a PgBouncer in transaction mode, with few sessions for all clients."""
+    return pooler(database)
 
 
 @dataclass(frozen=True)

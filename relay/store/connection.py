@@ -7,8 +7,9 @@ the next: where a standby has taken over, the next transaction fails with RelayE
 """
 
 import os
+import socket
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -72,11 +73,19 @@ class StoreConnection(Connection[Any]):
     timeline: int | None = None  # of a primary that tells it
 
 
-def connect(url: str, purpose: str = "relay", **session: str) -> StoreConnection:
-    """A connection in autocommit mode with the session settings that the store's plans rely on."""
+def connect(
+    url: str, purpose: str = "relay", *, beside: StoreConnection | None = None, **session: str
+) -> StoreConnection:
+    """A connection in autocommit mode with the session settings that the store's plans rely on.
+
+    Of several hosts in the URL it leads to the one that another connection stands `beside`.
+    """
+    place = _place(beside) if beside else {}
     try:
         conn = StoreConnection.connect(
-            make_conninfo(url, **_patience(url)), autocommit=True, application_name=f"outbox-relay {purpose}"
+            make_conninfo(url, **_patience(url), **place),
+            autocommit=True,
+            application_name=f"outbox-relay {purpose}",
         )
     except psycopg.OperationalError as error:
         raise RelayError(f"cannot connect to the database: {_first_line(error)}") from error
@@ -90,6 +99,12 @@ def connect(url: str, purpose: str = "relay", **session: str) -> StoreConnection
     else:
         _configure(conn, transaction=False)
     return conn
+
+
+def hang_up(conn: Connection[Any]) -> None:
+    """From another thread than the connection's own: whatever waits there for an answer fails at once."""
+    with suppress(psycopg.OperationalError, OSError), socket.socket(fileno=os.dup(conn.fileno())) as line:
+        line.shutdown(socket.SHUT_RDWR)
 
 
 @contextmanager
@@ -122,6 +137,14 @@ def _configure(conn: StoreConnection, *, transaction: bool) -> int | None:
 def _patience(url: str) -> dict[str, int]:
     given = conninfo_to_dict(url).keys() | ({"connect_timeout"} if "PGCONNECT_TIMEOUT" in os.environ else ())
     return {name: value for name, value in _PATIENCE.items() if name not in given}
+
+
+def _place(conn: StoreConnection) -> dict[str, str | int]:
+    """Where the connection has led, which a name alone may not say."""
+    place: dict[str, str | int] = {"host": conn.info.host, "port": conn.info.port}
+    if conn.info.hostaddr:
+        place["hostaddr"] = conn.info.hostaddr
+    return place
 
 
 def _identify(conn: StoreConnection) -> tuple[int, int | None]:

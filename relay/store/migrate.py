@@ -120,9 +120,9 @@ def sql_text(table: TableName) -> str:
 @contextmanager
 def _connection(database: str | Connection[Any]) -> Iterator[Connection[Any]]:
     if isinstance(database, str):
-        session = {"statement_timeout": "0", "lock_timeout": "0", "enable_seqscan": "on"}
-        session["default_transaction_isolation"] = "read committed"
-        with connect(database, "migrate", **session) as conn:
+        with connect(
+            database, "migrate", statement_timeout="0", lock_timeout="0", enable_seqscan="on"
+        ) as conn:
             yield conn
     else:
         yield database

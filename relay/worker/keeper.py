@@ -59,6 +59,7 @@ class Keeper:
         self._metrics = metrics
         self._status = "alive"
         self._ended = threading.Event()
+        self._answered = monotonic()
         self._next_heartbeat = 0.0
         self._next_gauges = 0.0
         self._next_prune = 0.0
@@ -70,6 +71,10 @@ class Keeper:
 
     def stop(self) -> None:
         self._ended.set()
+
+    def silence(self) -> float:
+        """Seconds since the database last answered all that was asked."""
+        return monotonic() - self._answered
 
     def run(self) -> None:
         """Until stopped; deregisters at the end."""
@@ -90,6 +95,7 @@ class Keeper:
             self._metrics.gauges(reading)
             if reading.workers is not None:
                 self._paces.share(int(reading.workers))
+        self._answered = monotonic()
 
     def _keep_house(self, now: float) -> None:
         """One worker at a time; the lock is a transaction's, so that none can keep it by being frozen."""

@@ -18,7 +18,7 @@ from psycopg import Connection
 
 from relay import __version__
 from relay.destination import shown
-from relay.errors import SettingsError
+from relay.errors import RelayError, SettingsError
 from relay.metrics import Metrics
 from relay.names import TableName
 from relay.outcome import Publisher
@@ -26,7 +26,7 @@ from relay.pace import Paces
 from relay.scan import BUCKETS
 from relay.settings import Settings
 from relay.store.claim import Claiming, Limits
-from relay.store.connection import StoreConnection, Table, connect, resolve
+from relay.store.connection import StoreConnection, Table, connect, hang_up, resolve
 from relay.store.inspect import Gauges
 from relay.store.migrate import require_current
 from relay.store.pauses import Breakers
@@ -64,8 +64,9 @@ class Registration:
     ) -> None:
         self.worker = new_worker_id()
         self._failure: BaseException | None = None
-        self._ended = threading.Event()
-        self._connections: list[Connection[Any]] = []
+        self._stale_seconds = settings.stale_seconds
+        self._hung_up = False
+        self._connections: list[StoreConnection] = []
         try:
             self._build(settings, publisher, hold, metrics, takeover or previous is not None)
             if previous is not None:
@@ -141,7 +142,9 @@ class Registration:
         )
 
     def _connect(self, settings: Settings, purpose: str, **session: str) -> StoreConnection:
-        conn = connect(settings.database_url.get_secret_value(), purpose, **session)
+        # All on one server, even where several take themselves for the primary.
+        beside = self._connections[0] if self._connections else None
+        conn = connect(settings.database_url.get_secret_value(), purpose, beside=beside, **session)
         self._connections.append(conn)
         return conn
 
@@ -162,9 +165,9 @@ class Registration:
                 self._thread("settler", self._settler.run),
             ]
             for thread in line:
-                thread.join()
+                self._outlast(thread)
             self._keeper.stop()
-            keeper.join()
+            self._outlast(keeper)
         finally:
             self._disconnect()
         if self._failure is not None:
@@ -193,6 +196,16 @@ class Registration:
         self._keeper.stop()
         self._claimed.abandon()
         self._published.abandon()
+
+    def _outlast(self, thread: threading.Thread) -> None:
+        """Wait for the thread; a database that is silent for so long that others take over is given up."""
+        while thread.is_alive():
+            thread.join(1.0)
+            if self._keeper.silence() > self._stale_seconds and not self._hung_up:
+                self._hung_up = True
+                self._fail(RelayError(f"the database has not answered for {self._keeper.silence():.0f} s"))
+                for conn in self._connections:
+                    hang_up(conn)
 
     def _disconnect(self) -> None:
         for conn in self._connections:

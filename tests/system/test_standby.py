@@ -13,7 +13,6 @@ import pytest
 from relay.demo.postgres import PostgresServer
 from relay.store.migrate import migrate
 from tests.servers import postgres
-from tests.servers.pgbouncer import PgBouncer
 from tests.servers.proxy import TcpProxy
 from tests.system.journal import PUBLISHER, Journal
 from tests.system.relays import RelayProcess, insert, statuses, wait_until
@@ -49,15 +48,14 @@ class Pair:
 
 
 @pytest.fixture
-def pair() -> Iterator[Pair]:
+def pair(own_postgres: PostgresServer) -> Iterator[Pair]:
     with (
-        postgres.embedded() as primary,
-        TcpProxy("127.0.0.1", primary.port) as wire,
-        postgres.Standby(primary, port=wire.port) as standby,
+        TcpProxy("127.0.0.1", own_postgres.port) as wire,
+        postgres.Standby(own_postgres, port=wire.port) as standby,
     ):
-        found = Pair(primary, standby, wire)
+        found = Pair(own_postgres, standby, wire)
         wait_until(lambda: found.replicas() == [("streaming", "async")], what="the standby follows")
-        migrate(primary.url())
+        migrate(own_postgres.url())
         yield found
 
 
@@ -203,11 +201,11 @@ def test_what_an_asynchronous_standby_has_is_published_under_higher_generations(
 
 
 def test_relays_behind_a_pooler_notice_that_it_leads_to_another_server_now(
-    relay: Start, pair: Pair, journal: Journal, stage: ExitStack
+    relay: Start, pair: Pair, pooler: Callable[[str], str], journal: Journal, stage: ExitStack
 ) -> None:
     way = stage.enter_context(TcpProxy("127.0.0.1", pair.primary.port))
-    pooler = stage.enter_context(PgBouncer(way.url(pair.primary.url())))
-    relays = [relay(pooler.url, publisher=PUBLISHER, batch_size=1) for _ in range(2)]
+    pooled = pooler(way.url(pair.primary.url()))
+    relays = [relay(pooled, publisher=PUBLISHER, batch_size=1) for _ in range(2)]
     wait_until(lambda: all(_lives(r) for r in relays), what="both register")
     pair.wire.cut()
     insert(pair.primary.url(), CLAIMS_LOST, CLAIMS_LOST, "lost")
@@ -222,3 +220,24 @@ def test_relays_behind_a_pooler_notice_that_it_leads_to_another_server_now(
     assert any(len(_lives(r)) > 1 for r in relays)
     assert any("has taken over behind the pooler" in r.log for r in relays)
     _generations_grow(journal, published)
+
+
+def test_a_primary_that_falls_silent_is_left_for_the_one_that_answers(
+    relay: Start, pair: Pair, journal: Journal, stage: ExitStack
+) -> None:
+    way = stage.enter_context(TcpProxy("127.0.0.1", pair.primary.port))
+    hosts = f"127.0.0.1:{way.port},127.0.0.1:{pair.standby.port}"
+    worker = relay(
+        f"postgresql://postgres@{hosts}/postgres?target_session_attrs=read-write&connect_timeout=2",
+        publisher=PUBLISHER,
+        heartbeat_seconds=1,
+        stale_seconds=3,
+    )
+    insert(pair.primary.url(), 10, 10, "before")
+    wait_until(lambda: statuses(pair.primary.url()) == {"completed": 10})
+    way.stall()  # the connections stand; nothing comes
+    pair.standby.promote()
+    insert(pair.standby.url(), 10, 10, "after")
+    wait_until(lambda: statuses(pair.standby.url()) == {"completed": 20})
+    assert "the database has not answered for" in worker.log
+    _survived([worker], lives=2)

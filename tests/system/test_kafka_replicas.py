@@ -5,13 +5,16 @@ The first test takes a broker away for good; the others go on with two.
 
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from random import Random
 from time import monotonic, sleep
+from typing import Any
 
 import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 
+from publishers import kafka_config
 from publishers.kafka import KafkaPublisher
 from publishers.kafka_client import Client
 from relay.demo.postgres import ServerError
@@ -89,6 +92,20 @@ def wait_until_writable(rig: KafkaRig) -> None:
     assert probe.flush(PATIENCE) == 0
 
 
+def wait_until_refused(rig: KafkaRig) -> None:
+    probe = Producer({"bootstrap.servers": rig.address, "acks": "all", "retries": 0})
+    errors: list[Any] = []
+
+    def refused() -> bool:
+        probe.produce(
+            rig.destination, partition=0, value=b"probe", on_delivery=lambda error, _: errors.append(error)
+        )
+        probe.flush(PATIENCE)
+        return errors[-1] is not None and errors[-1].name() == "NOT_ENOUGH_REPLICAS"
+
+    wait_until(refused, PATIENCE, "the broker to miss a copy")
+
+
 class LeaderRig:
     """Trials in which the leader of the topic is killed."""
 
@@ -161,6 +178,29 @@ def test_missing_replicas_are_the_brokers_trouble_until_they_are_back(stage: Sta
     assert in_order(rig.messages(), events)
 
 
+def publish_with_the_first_request_refused_and_the_second_taken(
+    stage: Stage, rig: KafkaRig, publisher: KafkaPublisher, gate: KafkaGate, events: Sequence[Event]
+) -> list[Outcome]:
+    """Between the two, the broker gets what it missed."""
+    with ThreadPoolExecutor(1) as thread:
+        gate.hold(2)
+        publishing = thread.submit(publish, publisher, events)
+        assert gate.held.wait(PATIENCE), "no second request came"
+        rig.alter(min_insync_replicas="2")
+        wait_until_writable(rig)
+        gate.release()
+        return publishing.result()
+
+
+@contextmanager
+def gate_before_leader(stage: Stage, rig: KafkaRig) -> Iterator[KafkaGate]:
+    leader = stage.leader(rig.destination)
+    assert leader is not None
+    with KafkaGate(leader) as gate:
+        rig.via = gate.address
+        yield gate
+
+
 @pytest.mark.parametrize("scouts", [True, False], ids=["as it is", "without scouts"])
 def test_the_first_batch_of_a_new_producer_is_not_lost_when_it_is_refused_and_the_second_is_not(
     stage: Stage, scouts: bool, monkeypatch: pytest.MonkeyPatch
@@ -171,19 +211,12 @@ def test_the_first_batch_of_a_new_producer_is_not_lost_when_it_is_refused_and_th
     if not scouts:
         monkeypatch.setattr(Client, "cold", lambda *_: set())
     rig = stage.rig(copies=3)
-    leader = stage.leader(rig.destination)
-    assert leader is not None
-    with KafkaGate(leader) as gate, ThreadPoolExecutor(1) as thread:
-        rig.via = gate.address
+    with gate_before_leader(stage, rig) as gate:
         publisher = rig.make(config={"batch.num.messages": 1})
         events = some_events(rig, 10)
-        gate.hold(2)
-        publishing = thread.submit(publish, publisher, events)
-        assert gate.held.wait(PATIENCE), "no second request came"
-        rig.alter(min_insync_replicas="2")
-        wait_until_writable(rig)
-        gate.release()
-        outcomes = publishing.result()
+        outcomes = publish_with_the_first_request_refused_and_the_second_taken(
+            stage, rig, publisher, gate, events
+        )
         publisher.close()
     assert all(isinstance(outcome, Delivered) for outcome in outcomes)
     if scouts:
@@ -191,3 +224,24 @@ def test_the_first_batch_of_a_new_producer_is_not_lost_when_it_is_refused_and_th
     else:
         there = {position for lane in lanes(rig.messages()).values() for position in lane}
         assert events[0].position not in there, "librdkafka has mended this: the scouts can go"
+
+
+@pytest.mark.parametrize("idempotent", [True, False], ids=["as it is", "without idempotence"])
+def test_a_batch_that_is_refused_is_not_overtaken_by_the_next(
+    stage: Stage, idempotent: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage.without_one()
+    monkeypatch.setitem(kafka_config._SAFETY, "enable.idempotence", idempotent)
+    rig = stage.rig(copies=2)
+    with gate_before_leader(stage, rig) as gate:
+        publisher = rig.make(config={"batch.num.messages": 1})
+        events = some_events(rig, 10)
+        assert all(isinstance(outcome, Delivered) for outcome in publish(publisher, events[:2]))
+        rig.alter(min_insync_replicas="3")
+        wait_until_refused(rig)
+        outcomes = publish_with_the_first_request_refused_and_the_second_taken(
+            stage, rig, publisher, gate, events[2:]
+        )
+        publisher.close()
+    assert all(isinstance(outcome, Delivered) for outcome in outcomes)
+    assert in_order(rig.messages(), events) == idempotent

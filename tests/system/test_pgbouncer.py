@@ -193,9 +193,14 @@ def test_commands_and_emit_work_through_the_pooler(relay: Start, database: str, 
     status = json.loads(_relay(pgbouncer, "status", "--json"))
     assert status["counts"]["pending"]["value"] == 20
 
+    _relay(pgbouncer, "pause", "--all")
+    assert len(json.loads(_relay(pgbouncer, "status", "--json"))["pauses"]) == 1
+    _relay(pgbouncer, "resume", "--all")
+
     worker = relay(pgbouncer, "--until-empty")
     assert worker.wait() == 0, worker.log
     assert len(worker.lines) == 20
+    _relay(pgbouncer, "workers")
     listed = json.loads(_relay(pgbouncer, "events", "--status", "completed", "--json"))
     assert len(listed) == 20
     shown = json.loads(_relay(pgbouncer, "show", "evt-7", "--json"))

@@ -50,27 +50,31 @@ class Call:
         """Those of a finished round that are to be sent alone; keys that failed otherwise are stopped."""
         # Not `stopped`: a key may have been stopped by an event behind the ones looked at here.
         suspects: list[int] = []
-        suspected: set[str] = set()
+        undelivered: dict[str, Event] = {}  # the first of each key
         failed: set[str] = set()
-        overtaken = 0
+        overtaken: Counter[str] = Counter()
         for index in sent:
             event, result = self.events[index], self.results[index]
+            key = event.key
             if type(result) is Delivered:
-                if event.key in suspected or event.key in failed:
-                    overtaken += 1
-                    log.error(
-                        "event %s of key %s was delivered ahead of an earlier one that the broker refused",
-                        event.event_id,
-                        event.key,
-                    )
-            elif event.key in failed:
+                if key in undelivered:
+                    overtaken[key] += 1
                 continue
-            elif isinstance(result, KafkaError) and _batch_was_refused(result):
+            undelivered.setdefault(key, event)
+            if key in failed:
+                continue
+            if isinstance(result, KafkaError) and _batch_was_refused(result):
                 suspects.append(index)
-                suspected.add(event.key)
             else:
-                failed.add(event.key)
-        self._incidents["overtaken"] += overtaken
+                failed.add(key)
+        for key, number in overtaken.items():
+            self._incidents["overtaken"] += number
+            log.error(
+                "%d events of key %s were delivered ahead of %s, which was not: their order is lost",
+                number,
+                key,
+                undelivered[key].event_id,
+            )
         self.stopped |= failed
         return suspects
 

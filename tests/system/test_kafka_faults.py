@@ -3,6 +3,7 @@
 Each test shows that its fault really happened.
 """
 
+import contextlib
 import ctypes
 import logging
 import multiprocessing
@@ -10,6 +11,7 @@ import os
 import signal
 import weakref
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -17,9 +19,10 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 
-from publishers import kafka_client
+from publishers import kafka_client, kafka_config
 from publishers.kafka import KafkaPublisher
 from publishers.kafka_call import confirm
+from relay.demo.postgres import ServerError
 from relay.event import Event
 from relay.outcome import Delivered, Outcome, Refused, Unconfirmed
 from relay.testing import make_event
@@ -71,6 +74,7 @@ class WatchedProducer(Producer):
 
     made: "list[weakref.ref[WatchedProducer]]" = []  # noqa: RUF012
     purges = 0
+    accepted = 0
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -85,6 +89,7 @@ class WatchedProducer(Producer):
     def produce(self, *args: Any, **kwargs: Any) -> None:
         assert not self.purged, "a purged producer was used again"
         super().produce(*args, **kwargs)
+        type(self).accepted += 1
 
 
 @pytest.fixture
@@ -92,6 +97,7 @@ def producers(monkeypatch: pytest.MonkeyPatch) -> type[WatchedProducer]:
     monkeypatch.setattr(kafka_client, "Producer", WatchedProducer)
     monkeypatch.setattr(WatchedProducer, "made", [])
     monkeypatch.setattr(WatchedProducer, "purges", 0)
+    monkeypatch.setattr(WatchedProducer, "accepted", 0)
     return WatchedProducer
 
 
@@ -116,6 +122,37 @@ def test_a_stall_longer_than_the_deadline_keeps_order(
     assert in_order(messages, events)
     if direction == "to_client":
         assert len(messages) > len(events), "the broker had taken what it could not confirm"
+
+
+@pytest.mark.parametrize("timeout_ms", [0, 1000], ids=["as it is", "with librdkafka's timeout"])
+def test_no_record_expires_by_itself_and_lets_the_ones_behind_it_through(
+    behind_proxy: KafkaRig,
+    kafka_proxy: TcpProxy,
+    producers: type[WatchedProducer],
+    timeout_ms: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The client's queue holds half of the run: if that half expires, the other half takes its place."""
+    monkeypatch.setitem(kafka_config._SAFETY, "message.timeout.ms", timeout_ms)
+    publisher = behind_proxy.make(config={"queue.buffering.max.messages": 50})
+    events = some_events(behind_proxy, 101, keys=1)
+    assert all_delivered(publish(publisher, events[:1]))
+    kafka_proxy.stall()
+    with ThreadPoolExecutor(1) as thread:
+        publishing = thread.submit(publish, publisher, events[1:])
+        with contextlib.suppress(ServerError):
+            wait_until(lambda: producers.accepted > 60, 4, "the other half to be taken")
+        kafka_proxy.restore()
+        outcomes = publishing.result()
+    publisher.close()
+    found = lanes(behind_proxy.messages())["order:0"]
+    if timeout_ms == 0:
+        assert all_delivered(outcomes)
+        assert found == [event.position for event in events]
+    else:
+        assert events[-1].position in found, "what stood behind got through"
+        assert not all_delivered(outcomes)
+        assert publisher.incidents["overtaken"] > 0
 
 
 def test_a_purged_producer_is_never_used_again(
@@ -263,7 +300,9 @@ def test_an_unforeseen_refusal_lets_nothing_overtake_with_one_per_key_and_is_cou
         assert not ahead
     else:
         assert ahead, "a successor got through"
-        assert "was delivered ahead of an earlier one that the broker refused" in caplog.text
+        assert (
+            f"{len(ahead)} events of key order:1 were delivered ahead of {events[5].event_id}" in caplog.text
+        )
     assert not any(
         isinstance(outcome, Delivered)
         for event, outcome in zip(events[6:], outcomes[6:], strict=True)

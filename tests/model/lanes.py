@@ -1,8 +1,9 @@
 """What a claim may take of the lanes of a state."""
 
-from itertools import product, takewhile
+from functools import partial
+from itertools import dropwhile, product, takewhile
 
-from tests.model.state import OUT_OF_LANE, State, World, lease_of
+from tests.model.state import OUT_OF_LANE, Row, State, World, lease_of
 
 
 def choices(world: World, state: State) -> set[tuple[int, ...]]:
@@ -28,23 +29,21 @@ def choices(world: World, state: State) -> set[tuple[int, ...]]:
 def run_of(world: World, state: State, key: str) -> list[int]:
     """The head of a lane and the due rows directly behind it that lost as many leases."""
     rows = state.rows
-    lane = [e for e, k in enumerate(world.keys) if k == key and rows[e].status not in OUT_OF_LANE]
-    due = [is_due(world, state, event) for event in lane]
+    due = partial(is_due, world, state)
+    lane = [event for event, k in enumerate(world.keys) if k == key and rows[event].status not in OUT_OF_LANE]
     if not world.has("head of the key") and all(rows[event].status != "processing" for event in lane):
-        lane, due = lane[_first(due) :], due[_first(due) :]
-    if not world.has("cut at what is not due") and any(due[:1]):
-        lane, due = [event for event, now in zip(lane, due, strict=True) if now], [True] * sum(due)
-    run = lane[: due.index(False)] if False in due else lane
-    if not run:
-        return []
-    head = rows[run[0]]
-    alike = list(takewhile(lambda event: rows[event].losses == head.losses, run))
-    alone = head.losses > 1 or (head.attempts > 0 and world.has("tried heads alone"))
-    return alike[:1] if alone else alike
+        lane = list(dropwhile(lambda event: not due(event), lane))
+    run = list(takewhile(due, lane))
+    if run and not world.has("cut at what is not due"):
+        run = list(filter(due, lane))
+    alike = list(takewhile(lambda event: rows[event].losses == rows[run[0]].losses, run))
+    if alike and _goes_alone(world, rows[alike[0]]):
+        return alike[:1]
+    return alike
 
 
-def _first(due: list[bool]) -> int:
-    return due.index(True) if True in due else len(due)
+def _goes_alone(world: World, head: Row) -> bool:
+    return head.losses > 1 or (head.attempts > 0 and world.has("tried heads alone"))
 
 
 def is_due(world: World, state: State, event: int) -> bool:

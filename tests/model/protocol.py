@@ -5,10 +5,11 @@ broker taking it, a settle passing its fence, its commit, a reap's transaction. 
 anything else may happen. A worker that is slow or frozen takes no steps while its lease runs out. One that
 crashes, loses a connection or learns that it was declared dead drops its batch and registers anew.
 
-Not in the model: snapshots older than another's commit (tests/integration/test_mutants.py stops transactions
-there), pauses, and sizes; a claim may take any part of a run from its head on, so new events need not appear.
+A worker here holds one batch; a real one that holds several is like several of these. A claim may take any
+part of a run from its head on, as if the rest had not been written yet.
 
-Guards can be left out, to see what each is for.
+Not in the model: snapshots older than another's commit (tests/integration/test_mutants.py stops transactions
+there), pauses, and sizes. Guards can be left out, to see what each is for.
 """
 
 from collections.abc import Iterable, Iterator

@@ -44,9 +44,11 @@ class Client:
 
     def begin(self) -> None:
         """Forget what was reported since the last call: it was about then."""
-        if self.alive and self._producer is not None:
-            self._producer.poll(0)
-        self.ended = None
+        try:
+            if self.alive:
+                self.producer.poll(0)
+        finally:
+            self.ended = None
 
     @property
     def alive(self) -> bool:

@@ -15,6 +15,7 @@ from confluent_kafka import KafkaException, Producer
 from confluent_kafka.admin import AdminClient, ConfigResource  # type: ignore[attr-defined]
 
 from publishers import classify
+from publishers.classify import Trouble
 from relay.outcome import Outcome, Refused
 
 log = logging.getLogger(__name__)
@@ -100,6 +101,8 @@ class Topics:
                 return Refused(f"'{name}' cannot be the name of a topic: {error}")
             if found.error is not None:
                 trouble = classify.kafka(found.error.name())
+                if trouble is Trouble.BROKER:
+                    trouble = Trouble.DESTINATION  # it was said of this topic alone
                 return classify.outcome(trouble, f"topic '{name}': {found.error.str()}")
             self._has_controller = cluster.controller_id in cluster.brokers
             return len(found.partitions)

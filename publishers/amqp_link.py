@@ -27,9 +27,14 @@ from relay.outcome import Refused
 
 log = logging.getLogger(__name__)
 
-BURST = 100  # messages handed to the client before it gets to send and to read confirms
 GOODBYE_SECONDS = 1.5
 CLOSE_SECONDS = 3.0
+
+
+class _Connection(pika.SelectConnection):  # type: ignore[misc]
+    def _output_marshaled_frames(self, frames: list[bytes]) -> None:
+        # A message is three frames or more, and the client would make a system call for each.
+        super()._output_marshaled_frames([b"".join(frames)])
 
 
 class Link:
@@ -104,7 +109,7 @@ class Link:
 
     def _run(self) -> None:
         try:
-            self._connection = pika.SelectConnection(
+            self._connection = _Connection(
                 self._parameters,
                 on_open_callback=self._on_open,
                 on_open_error_callback=self._on_closed,
@@ -149,10 +154,7 @@ class Link:
         flight, channel = self._flight, self._channel
         if flight is None or channel is None or self._blocked is not None:
             return
-        for _ in range(BURST):
-            message = flight.take()
-            if message is None:
-                break
+        while (message := flight.take()) is not None:
             event = message.event
             try:
                 properties = self._properties(event, self._frame_max)
@@ -167,8 +169,6 @@ class Link:
             if message is flight.probe:
                 # Any question will do: its answer comes after the broker has looked for the exchange.
                 channel.basic_qos(callback=partial(self._on_passed, flight))
-        else:
-            self._loop.add_callback(self._pump)
         if flight.done:
             self._flight = None
             self._over.set()

@@ -9,7 +9,7 @@ bucket's lock: it rolls back and the next claim looks again.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from psycopg import Connection, sql
@@ -57,7 +57,7 @@ class Limits:
 
     def suspects(self, rows: int, losses: tuple[int, int]) -> "Limits":
         """For a claim that sees every head that this one sees, and takes those that lost a lease."""
-        return Limits(rows, self.bytes, losses, max(self.rows, self.heads))
+        return replace(self, rows=rows, losses=losses, heads=max(self.rows, self.heads), spared=())
 
 
 @dataclass(frozen=True)

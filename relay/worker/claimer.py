@@ -115,16 +115,28 @@ class Claimer:
         for subject, events in allowed.items():
             got |= self._measured(before, subject, events)
         self._held_back = look.breakers > 0 or len(allowed) < len(self._paces.subjects)
+        got |= self._take_lost(before, look, self._limits)
         if started >= self._next_sweep:
-            self._next_sweep = started + SWEEP_SECONDS
-            limits = replace(self._limits, min_age=SWEEP_AGE, everywhere=True)
-            got |= self._look(self._sweep, limits).claim is not None
-        if look.lost_once:
-            limits = self._limits.suspects(GROUP_OF_LOST, LOST_ONCE)
-            got |= self._look(before.copy(), limits).claim is not None
-        if look.lost_more:
-            got |= self._look(before, self._limits.suspects(1, LOST_MORE)).claim is not None
+            got |= self._sweep_all(started)
         return got
+
+    def _take_lost(self, before: Scan, look: Look, limits: Limits) -> bool:
+        """Those that the look left alone because they lost a lease."""
+        got = False
+        if look.lost_once:
+            got |= self._look(before.copy(), limits.suspects(GROUP_OF_LOST, LOST_ONCE)).claim is not None
+        if look.lost_more:
+            got |= self._look(before.copy(), limits.suspects(1, LOST_MORE)).claim is not None
+        return got
+
+    def _sweep_all(self, now: float) -> bool:
+        """What an owner leaves lying, whoever that is; again at once while some of it lost leases."""
+        limits = replace(self._limits, min_age=SWEEP_AGE, everywhere=True)
+        before = self._sweep.copy()
+        look = self._look(self._sweep, limits)
+        lost = self._take_lost(before, look, limits)
+        self._next_sweep = now + (0.0 if lost else SWEEP_SECONDS)
+        return lost or look.claim is not None
 
     def _measured(self, before: Scan, subject: Subject, events: int) -> bool:
         """What a limit allows to go to its destination now."""

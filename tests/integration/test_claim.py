@@ -474,7 +474,9 @@ def test_a_claim_of_what_is_old_looks_into_everybodys_buckets(stage: Stage) -> N
     stage.insert("b")
     worker = stage.actor()
     worker.claiming.watch([])
-    look = worker.claiming.claim(worker.conn, worker.scan, Limits(100, 1 << 24, min_age=60.0))
+    look = worker.claiming.claim(
+        worker.conn, worker.scan, Limits(100, 1 << 24, min_age=60.0, everywhere=True)
+    )
     assert positions(look.claim) == [old]
 
 

@@ -44,8 +44,14 @@ def test_keys_of_a_frozen_worker_flow_again_once_it_is_stale(relay: Start, datab
     assert frozen.process.poll() is None
 
 
-def test_a_bucket_whose_owner_does_not_claim_is_swept_by_another(relay: Start, database: str) -> None:
+@pytest.mark.parametrize("losses", [0, 1, 2])
+def test_a_bucket_whose_owner_does_not_claim_is_swept_by_another(
+    relay: Start, database: str, losses: int
+) -> None:
+    """Also of events that lost leases before, to an owner that hangs: those are claimed apart."""
     insert(database, 200, 200)
+    with psycopg.connect(database) as conn:
+        conn.execute("UPDATE outbox SET losses = %s", [losses])
     # A worker that only claims to live: it heartbeats from here and never claims.
     with psycopg.connect(database, autocommit=True) as idler:
         idler.execute("INSERT INTO outbox_workers (id, status) VALUES ('idler', 'alive')")

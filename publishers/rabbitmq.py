@@ -15,6 +15,7 @@ where the routing key names the queue.
 import logging
 import os
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from time import monotonic
@@ -74,8 +75,9 @@ class RabbitPublisher:
         self._link: Link | None = None
         self._inherited: Link | None = None
         self._process = os.getpid()
-        self.stranded = 0  # messages that were on their way when their connection was given up
-        self.overtaken = 0  # events that got through ahead of one of their key that was refused
+        # What an operator should know of: events that got through ahead of one of their key that was
+        # refused, and messages that were on their way when their connection was given up.
+        self.incidents: Counter[str] = Counter()
 
     def publish(self, events: Sequence[Event], deadline: float) -> Sequence[Outcome]:
         messages = self._messages(events)
@@ -86,10 +88,10 @@ class RabbitPublisher:
         if lost is None:
             lost = self._carry(flight, deadline)
         if lost is not None and flight.unconfirmed:
-            self.stranded += len(flight.unconfirmed)
+            self.incidents["stranded"] += len(flight.unconfirmed)
             log.warning("%s; %d messages were on their way", lost.reason, len(flight.unconfirmed))
         if flight.overtaken:
-            self.overtaken += flight.overtaken
+            self.incidents["overtaken"] += flight.overtaken
             log.error("%d events overtook one of their key that was refused", flight.overtaken)
         return _outcomes(messages, lost)
 

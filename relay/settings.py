@@ -108,6 +108,7 @@ class RabbitSettings(_Section):
     routing_key: Template = "{event_type}"
     max_unconfirmed_per_key: NonNegativeInt = 1
     confirm_seconds: Seconds = 15.0
+    declare: bool = False
 
 
 class WebhookSettings(_Section):

@@ -58,7 +58,15 @@ def _batches(destination: str, events: int, payload_bytes: int) -> list[list[Eve
 
 
 def _raw_loops() -> dict[str, RawLoop]:
-    return {"kafka": _raw_kafka}
+    return {"kafka": _raw_kafka, "rabbitmq": _raw_rabbitmq}
+
+
+def _raw_rabbitmq(settings: Settings, batches: Sequence[Sequence[Event]]) -> float:
+    from relay.bench.rabbitmq_ceiling import RawPikaLoop  # noqa: PLC0415 - an extra
+
+    return RawPikaLoop(
+        settings.publisher_section()["url"], [event for batch in batches for event in batch]
+    ).run()
 
 
 def _raw_kafka(settings: Settings, batches: Sequence[Sequence[Event]]) -> float:

@@ -111,7 +111,7 @@ def test_a_nack_never_lets_a_successor_through(
     rig = _small_queue(node, 5, queue_type)
     with rig.publisher() as publisher:
         out_of_order = _publish_while_the_queue_overflows(rig, publisher)
-        assert publisher.overtaken == 0
+        assert publisher.incidents["overtaken"] == 0
     assert len(calls["refuse"]) > 10
     assert out_of_order == 0
 
@@ -123,7 +123,7 @@ def test_without_a_bound_successors_do_get_past_a_nack_and_are_counted(
     rig = _small_queue(node, 5, "classic")
     with rig.publisher(max_unconfirmed_per_key=0) as publisher:
         out_of_order = _publish_while_the_queue_overflows(rig, publisher)
-        assert publisher.overtaken > 0
+        assert publisher.incidents["overtaken"] > 0
     assert calls["refuse"]
     assert out_of_order > 0
     assert "overtook" in caplog.text

@@ -55,7 +55,7 @@ class RabbitTrialRig:
 
     @property
     def stranded(self) -> int:
-        return 0 if self._publisher is None else self._publisher.stranded
+        return 0 if self._publisher is None else self._publisher.incidents["stranded"]
 
     def fresh_destination(self) -> str:
         number = self._rng.randrange(4)

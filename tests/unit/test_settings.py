@@ -74,6 +74,7 @@ def test_defaults_are_those_of_the_documentation() -> None:
             "routing_key": "{event_type}",
             "max_unconfirmed_per_key": 1,
             "confirm_seconds": 15.0,
+            "declare": False,
         },
         "webhook": {"secret": None, "timeout_seconds": 10.0, "allow_private": False},
         "publisher_options": {},

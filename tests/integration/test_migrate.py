@@ -311,7 +311,7 @@ def test_a_server_that_is_too_old_is_refused(empty_database: str, monkeypatch: p
 
 @pytest.mark.parametrize("text", ["inbox_dedupe", "out%box", "out$fn$box", "$do$"])
 def test_names_that_cannot_work_are_refused(empty_database: str, text: str) -> None:
-    with pytest.raises(SettingsError, match="cannot be used|is not a table name"):
+    with pytest.raises(SettingsError, match=r"cannot be used|is not a table name"):
         migrate(empty_database, TableName.parse(text))
 
 

@@ -63,6 +63,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker("server")
 
 
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """What tests have measured, and their seeds: a test tells it by `record_property("tells", …)`."""
+    reports = terminalreporter.getreports("passed") + terminalreporter.getreports("failed")
+    told = [str(value) for report in reports for name, value in report.user_properties if name == "tells"]
+    if told:
+        terminalreporter.section("told by tests")
+        terminalreporter.write_line("\n".join(told))
+
+
 def missing(reason: str) -> NoReturn:
     if os.environ.get("CI"):
         pytest.fail(reason, pytrace=False)

@@ -15,6 +15,7 @@ from typing import NamedTuple
 REAPER = "keeper"
 SETTLER = "settler"
 LEASE_LOST = "lease lost"
+RAN_OUT = "the lease ran out"
 
 
 class Row(NamedTuple):
@@ -201,6 +202,7 @@ class _Ends:
         if end is None:
             return None
         if end.by == REAPER:
-            fate = self._fates.get(end.worker)
-            return fate and f"{LEASE_LOST}: {fate}"
+            if fate := self._fates.get(end.worker):
+                return f"{LEASE_LOST}: {fate}"
+            return None if end.in_time else RAN_OUT
         return self._first[end.key, generation].error

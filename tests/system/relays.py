@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -26,21 +26,29 @@ def wait_until(condition: Callable[[], object], seconds: float = 60.0, what: str
 class RelayProcess:
     """One `relay run`; what it published is in `lines`, what it logged in `log`."""
 
-    def __init__(self, database: str, directory: Path, *arguments: str, **settings: Any) -> None:
+    def __init__(
+        self,
+        database: str,
+        directory: Path,
+        *arguments: str,
+        environment: Mapping[str, str] | None = None,
+        **settings: Any,
+    ) -> None:
         number = len(list(directory.glob("relay-*.out")))
         self._out = directory / f"relay-{number}.out"
         self._err = directory / f"relay-{number}.err"
-        environment = {name: value for name, value in os.environ.items() if not name.startswith("RELAY_")}
-        environment |= {
+        inherited = {name: value for name, value in os.environ.items() if not name.startswith("RELAY_")}
+        variables = inherited | {
+            "PYTHONPATH": str(ROOT),
             "RELAY_DATABASE_URL": database,
             "RELAY_PUBLISHER": "stdout",
             "RELAY_HTTP": "127.0.0.1:0",
         }
-        environment |= {f"RELAY_{name.upper()}": str(value) for name, value in settings.items()}
-        environment["PYTHONPATH"] = str(ROOT)
+        variables |= {f"RELAY_{name.upper()}": str(value) for name, value in settings.items()}
+        variables |= environment or {}
         with self._out.open("wb") as out, self._err.open("wb") as err:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "relay", "run", *arguments], stdout=out, stderr=err, env=environment
+                [sys.executable, "-m", "relay", "run", *arguments], stdout=out, stderr=err, env=variables
             )
 
     @property

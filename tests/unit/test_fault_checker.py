@@ -45,9 +45,9 @@ def settled(
     return change._replace(**fields)
 
 
-def reaped(number: int, generation: int = 1, worker: str = A) -> Change:
+def reaped(number: int, generation: int = 1, worker: str = A, *, in_time: bool = True) -> Change:
     return settled(
-        number, "pending", generation, worker, by="keeper", of="2-bbbb", settles=None, in_time=False
+        number, "pending", generation, worker, by="keeper", of="2-bbbb", settles=None, in_time=in_time
     )
 
 
@@ -147,10 +147,17 @@ def test_a_duplicate_out_of_order_is_no_inversion() -> None:
     assert verdict.duplicates == {"lease lost: killed": 2}
 
 
-def test_a_duplicate_of_a_lease_that_was_lost_for_no_known_reason_has_no_cause() -> None:
+def test_a_duplicate_of_a_lease_taken_from_one_whom_nothing_befell_has_no_cause() -> None:
     changes = [claimed(1), reaped(1), claimed(1, 2, B), settled(1, generation=2, worker=B)]
     verdict = check(Evidence([row(1)], [message(1), message(1, 2)], changes))
     assert list(verdict.violations) == ["duplicate without a cause"]
+
+
+def test_a_duplicate_of_a_lease_that_ran_out_needs_no_other_cause() -> None:
+    changes = [claimed(1), reaped(1, in_time=False), claimed(1, 2, B), settled(1, generation=2, worker=B)]
+    verdict = check(Evidence([row(1)], [message(1), message(1, 2)], changes))
+    assert verdict.violations == {}
+    assert verdict.duplicates == {"the lease ran out": 1}
 
 
 def test_those_held_up_behind_a_failure_are_duplicates_by_its_cause() -> None:

@@ -24,6 +24,11 @@ from tests.servers.kafka_rig import KafkaRig
 from tests.servers.proxy import TcpProxy
 from tests.system.trials import Fault, Verdict, run_trials
 
+HEAD = """\
+Randomised trials of the Kafka publisher: python -m tests.system.trials_kafka {bites} {seed}
+stranded: messages on their way when their producer was given up; resent: events published again;
+duplicates: messages beyond the first of an event; missing: reported Delivered, not in the broker.
+"""
 DEADLINE_SECONDS = 0.7
 _SHORT = ("stall both", "freeze", "stall to client", "cut", "stall to server", "delay")
 # A restart takes seconds, so it comes up less often.
@@ -150,7 +155,8 @@ def main(bites: int = 200, seed: int = 1) -> None:
         sys.stdout.flush()
 
     clients = f"librdkafka {confluent_kafka.libversion()[0]}, deadline of a call {DEADLINE_SECONDS} s"
-    tell(f"python -m tests.system.trials_kafka {bites} {seed}\nApache Kafka {VERSION}, {clients}\n")
+    tell(HEAD.format(bites=bites, seed=seed))
+    tell(f"Apache Kafka {VERSION}, {clients}\n")
     run: list[Trial] = []
     for trial in trials(bites, seed):
         run.append(trial)

@@ -8,7 +8,7 @@ PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; 
 	"$$p" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo "$$p" && break; done)
 UV_VERSION := 0.13.7
 
-.PHONY: help venv servers check format test test-fast demo lock clean
+.PHONY: help venv servers check format test test-fast test-faults demo lock clean
 
 help:  ## show the targets
 	@sed -n 's/^\([a-z-]*\):.*  ## \(.*\)/  \1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
@@ -41,6 +41,9 @@ test: check servers  ## everything: check, then all tests on real servers
 
 test-fast: venv  ## tests that need no server, in seconds
 	$(BIN)/python -m pytest -n 2 -m "not server" $(wildcard tests/unit tests/conformance)
+
+test-faults: venv servers  ## the fault suite at length: make test-faults MINUTES=30 SEED=1
+	$(BIN)/python -m tests.faults --minutes $(or $(MINUTES),10) $(if $(SEED),--seed $(SEED))
 
 demo: venv  ## the whole story with nothing installed
 	@$(BIN)/relay demo

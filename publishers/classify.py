@@ -34,8 +34,9 @@ KAFKA: dict[str, Trouble] = {
     "MSG_SIZE_TOO_LARGE": Trouble.RECORD,
     "RECORD_LIST_TOO_LARGE": Trouble.RECORD,
     "INVALID_RECORD": Trouble.RECORD,
-    "INVALID_TIMESTAMP": Trouble.RECORD,
     "POLICY_VIOLATION": Trouble.RECORD,
+    # The client stamps records with this machine's clock; Kafka 4 refuses what is an hour ahead.
+    "INVALID_TIMESTAMP": Trouble.SETTINGS,
     "_AUTHENTICATION": Trouble.SETTINGS,
     "SASL_AUTHENTICATION_FAILED": Trouble.SETTINGS,
     "UNSUPPORTED_SASL_MECHANISM": Trouble.SETTINGS,

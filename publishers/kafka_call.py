@@ -128,4 +128,5 @@ def _failure(result: Result, ended: Outcome | None) -> Outcome:
         )
     if purged := _PURGED.get(result.name()):
         return ended or purged
-    return classify.outcome(trouble_of(result), result.str())
+    hint = ": is this machine's clock right?" if result.name() == "INVALID_TIMESTAMP" else ""
+    return classify.outcome(trouble_of(result), result.str() + hint)

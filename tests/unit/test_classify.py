@@ -80,9 +80,7 @@ def test_a_cluster_in_trouble_is_the_brokers(name: str) -> None:
     assert classify.kafka(name) is Trouble.BROKER
 
 
-@pytest.mark.parametrize(
-    "name", ["MSG_SIZE_TOO_LARGE", "RECORD_LIST_TOO_LARGE", "INVALID_RECORD", "INVALID_TIMESTAMP"]
-)
+@pytest.mark.parametrize("name", ["MSG_SIZE_TOO_LARGE", "RECORD_LIST_TOO_LARGE", "INVALID_RECORD"])
 def test_only_what_kafka_says_of_a_record_is_the_records(name: str) -> None:
     assert classify.kafka(name) is Trouble.RECORD
 
@@ -92,7 +90,6 @@ def test_no_other_kafka_code_parks_an_event() -> None:
         "MSG_SIZE_TOO_LARGE",
         "RECORD_LIST_TOO_LARGE",
         "INVALID_RECORD",
-        "INVALID_TIMESTAMP",
         "POLICY_VIOLATION",
     }
 

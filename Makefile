@@ -37,7 +37,7 @@ format: venv  ## format and fix what can be fixed
 	$(BIN)/ruff format .
 
 test: check servers  ## everything: check, then all tests on real servers
-	$(BIN)/python -m pytest -n 2 --dist loadgroup
+	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 test-fast: venv  ## tests that need no server, in seconds
 	$(BIN)/python -m pytest -n 2 -m "not server" $(wildcard tests/unit tests/conformance)

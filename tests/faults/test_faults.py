@@ -17,7 +17,7 @@ from tests.faults.failpoints import ACTIONS, STEPS
 from tests.faults.faults import AtStep, Fault
 from tests.faults.suite import Plan, every_fault, run
 
-pytestmark = [pytest.mark.slow, pytest.mark.server, pytest.mark.xdist_group("faults")]
+pytestmark = [pytest.mark.slow, pytest.mark.server]
 
 SEED = int(os.environ.get("RELAY_TEST_FAULTS_SEED") or secrets.randbelow(1_000_000))
 RUNS: list[tuple[BrokerName, int]] = [("kafka", 1), ("rabbitmq", 4), ("kafka", 8)]

@@ -20,7 +20,7 @@ from relay.store.claim_sql import LATER_ROWS_PER_CLAIM
 from tests.conftest import _major_version, _new_database, _template, obtain
 from tests.integration.store_kit import COMPLETE, RELEASE, Actor, Raw, Stage
 
-pytestmark = [pytest.mark.server, pytest.mark.slow, pytest.mark.xdist_group("plans")]
+pytestmark = [pytest.mark.server, pytest.mark.slow]
 
 KEYS = 9_000
 BLOCKED = "!blocked"  # sorts before the other keys of its bucket

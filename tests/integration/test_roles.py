@@ -21,7 +21,6 @@ from relay.store.wake import Alarm
 from relay.store.workers import Registry
 
 # Roles belong to the whole server: one test at a time, under names that nobody else uses.
-pytestmark = pytest.mark.xdist_group("roles")
 NAME = TableName("sales", "roles test")
 ROLES: tuple[Role, ...] = ("writer", "relay", "reader", "consumer")
 

@@ -24,7 +24,7 @@ from tests.servers.kafka import KafkaBroker
 from tests.servers.kafka_rig import KafkaRig
 from tests.servers.process import wait_until
 
-pytestmark = [pytest.mark.server, pytest.mark.xdist_group("kafka-access")]
+pytestmark = [pytest.mark.server]
 PATIENCE = 20.0
 USER = "User:relay"
 JAAS = (

@@ -28,7 +28,7 @@ from tests.servers.kafka_rig import KafkaRig, in_order, lanes
 from tests.servers.process import wait_until
 from tests.system.trials import Fault, run_trials
 
-pytestmark = [pytest.mark.server, pytest.mark.slow, pytest.mark.xdist_group("kafka-cluster")]
+pytestmark = [pytest.mark.server, pytest.mark.slow]
 PATIENCE = 30.0
 
 

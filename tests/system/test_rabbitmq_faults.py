@@ -20,7 +20,7 @@ from tests.servers.proxy import TcpProxy
 from tests.servers.rabbit_rig import RabbitRig, delivered, publish
 from tests.servers.rabbitmq import RabbitNode
 
-pytestmark = [pytest.mark.server, pytest.mark.xdist_group("rabbitmq")]
+pytestmark = [pytest.mark.server]
 
 MakeProxy = Callable[[str], TcpProxy]
 

@@ -24,7 +24,7 @@ from tests.servers.rabbit_rig import RabbitRig, delivered, publish
 from tests.servers.rabbitmq import RabbitNode
 from tests.system.trials_rabbitmq import trials
 
-pytestmark = [pytest.mark.server, pytest.mark.xdist_group("rabbitmq")]
+pytestmark = [pytest.mark.server]
 
 MakeProxy = Callable[[str], TcpProxy]
 

@@ -11,9 +11,12 @@ import sys
 import time
 from collections import Counter
 from itertools import count
+from random import Random
 
 from tests.faults.arena import Arena, BrokerName
-from tests.faults.suite import Plan, Report, every_fault, run
+from tests.faults.faults import Fault
+from tests.faults.report import Plan, Report, every_fault
+from tests.faults.suite import run
 
 RUNS: tuple[tuple[BrokerName, int], ...] = (
     ("kafka", 4),
@@ -45,14 +48,25 @@ def main() -> int:
     seconds = min(LONGEST_RUN, 60 * arguments.minutes / len(runs))
     tell(f"python -m tests.faults --minutes {arguments.minutes:g} --seed {arguments.seed}\n")
     reports: list[Report] = []
+    struck: Counter[str] = Counter()
     with Arena() as arena:
         for number in count():
             if number and time.monotonic() > deadline:
                 break
             broker, relays = runs[number % len(runs)]
-            reports.append(run(arena, Plan(broker, relays, arguments.seed + number, seconds=seconds)))
-            tell(f"{reports[-1]}\n")
-    return _conclude(reports)
+            plan = Plan(broker, relays, arguments.seed + number, _lanes(arguments.seed, struck), seconds)
+            report = run(arena, plan)
+            reports.append(report)
+            struck.update(report.struck)
+            tell(f"{report}\n")
+    return _conclude(reports, struck)
+
+
+def _lanes(seed: int, struck: Counter[str]) -> dict[str, list[Fault]]:
+    """All faults, those first that have struck least."""
+    dice = Random(f"{seed}-{struck.total()}")
+    shuffled = {lane: dice.sample(faults, len(faults)) for lane, faults in every_fault().items()}
+    return {lane: sorted(faults, key=lambda fault: struck[fault.kind]) for lane, faults in shuffled.items()}
 
 
 def _arguments() -> argparse.Namespace:
@@ -64,11 +78,9 @@ def _arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def _conclude(reports: list[Report]) -> int:
-    struck: Counter[str] = Counter()
+def _conclude(reports: list[Report], struck: Counter[str]) -> int:
     causes: Counter[str] = Counter()
     for report in reports:
-        struck += Counter(report.struck)
         causes += Counter(report.verdict.duplicates)
     never = [fault.kind for lane in every_fault().values() for fault in lane if not struck[fault.kind]]
     problems = [problem for report in reports for problem in report.problems]

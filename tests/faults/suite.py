@@ -12,9 +12,8 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from random import Random
@@ -25,12 +24,13 @@ from psycopg import sql
 
 from relay.store.migrate import migrate
 from tests.faults import audit
-from tests.faults.arena import Arena, BrokerName
-from tests.faults.checker import Evidence, Verdict, check
+from tests.faults.arena import Arena
+from tests.faults.checker import Evidence, check
 from tests.faults.child import INJECTED, PUBLISHER
 from tests.faults.failpoints import Failpoints
-from tests.faults.faults import LANES, Fault, Struck
+from tests.faults.faults import Fault, Struck
 from tests.faults.fleet import Fleet, log_records, tracebacks, worker_ends
+from tests.faults.report import Plan, Report
 from tests.faults.writers import DomainWriter
 from tests.servers.proxy import TcpProxy
 from tests.system.relays import ROOT, RelayProcess, wait_until
@@ -49,63 +49,8 @@ TIMING = {
     "grace_seconds": 20,
 }
 CALM_SECONDS = 120.0
+LIFE_SECONDS = 15.0
 TRIES = 5
-
-
-def every_fault() -> dict[str, list[Fault]]:
-    return {lane: make() for lane, make in LANES.items()}
-
-
-@dataclass(frozen=True)
-class Plan:
-    """`seconds`: go round all faults for so long; None: once through them."""
-
-    broker: BrokerName
-    relays: int
-    seed: int
-    faults: Mapping[str, Sequence[Fault]] = field(default_factory=every_fault)
-    seconds: float | None = None
-
-    def __str__(self) -> str:
-        return f"{self.relays} relays, {self.broker}, seed {self.seed}"
-
-
-@dataclass(frozen=True)
-class Report:
-    plan: Plan
-    verdict: Verdict
-    struck: Mapping[str, int]  # by kind of fault
-    missed: Sequence[str]  # kinds that were planned and never struck
-    injected: int  # publications that were made to fail
-    clock_off: float  # seconds, of the relay whose clock is furthest off
-    exits: Mapping[int, int]  # relays that ended under way, by exit code
-    drained: Sequence[int]  # exit codes in the end
-    tracebacks: Sequence[str]
-    seconds: float
-    logs: Path
-
-    @property
-    def problems(self) -> list[str]:
-        found = [f"{name}: {len(what)}" for name, what in self.verdict.violations.items()]
-        found += [f"never struck: {kind}" for kind in self.missed]
-        found += [f"traceback: {line}" for line in self.tracebacks]
-        if any(self.drained):
-            found.append(f"exit codes in the end: {self.drained}")
-        if not self.injected:
-            found.append("no publication was made to fail")
-        if abs(self.clock_off) < 3500:
-            found.append("no clock was off")
-        return found
-
-    def __str__(self) -> str:
-        faults = "".join(f"\n  {number:6} x {kind}" for kind, number in sorted(self.struck.items()))
-        problems = "".join(f"\n  PROBLEM {problem}" for problem in self.problems)
-        kept = f"\n  The relays' logs are in {self.logs}" if problems else ""
-        return (
-            f"{self.plan}: {self.verdict}{faults}\n  {self.injected:6} x failed publication"
-            f"\n  clock of one relay off by {self.clock_off:+.0f} s; relays ended {dict(self.exits)};"
-            f" took {self.seconds:.0f} s{problems}{kept}"
-        )
 
 
 def run(arena: Arena, plan: Plan) -> Report:
@@ -197,9 +142,9 @@ class Run:
             return conn.execute(query).fetchall()
 
     def _all_relay(self) -> bool:
-        return self._rows("SELECT count(*) FROM outbox_workers WHERE status = 'alive'") >= [
-            (self._plan.relays,)
-        ]
+        alive = self._rows("SELECT (metadata ->> 'pid')::int FROM outbox_workers WHERE status = 'alive'")
+        pids = self.fleet.pids()
+        return len(pids) == self._plan.relays and set(pids) <= {row[0] for row in alive}
 
     def _let_faults_strike(self) -> None:
         lanes = [
@@ -217,17 +162,24 @@ class Run:
     def _lane(self, name: str, faults: Sequence[Fault]) -> None:
         dice = Random(f"{self._plan.seed}-{self._plan.relays}-{name}")
         try:
-            for fault in self._schedule(faults, dice):
+            for fault in self._schedule(faults):
+                self._wait_for_life()
                 time.sleep(dice.uniform(0.1, 1.0))
                 if struck := fault.strike(self, dice):
                     self._struck.append(struck)
         except BaseException as broken:  # noqa: BLE001 - told by the main thread
             self._broken.append(broken)
 
-    def _schedule(self, faults: Sequence[Fault], dice: Random) -> Iterator[Fault]:
-        """All of them in a random order: round and round, or until each has struck."""
+    def _wait_for_life(self) -> None:
+        """What strikes while no relay is connected strikes nothing."""
+        deadline = time.monotonic() + LIFE_SECONDS
+        while not any(wire.open_connections for wire in self.wires) and time.monotonic() < deadline:
+            time.sleep(0.05)
+
+    def _schedule(self, faults: Sequence[Fault]) -> Iterator[Fault]:
+        """Round and round, or until each has struck."""
         for _ in itertools.count() if self._plan.seconds else range(TRIES):
-            for fault in dice.sample(faults, len(faults)):
+            for fault in faults:
                 if self._plan.seconds and time.monotonic() > self._started + self._plan.seconds:
                     return
                 if self._plan.seconds or all(struck.what != fault.kind for struck in self._struck):
@@ -239,6 +191,7 @@ class Run:
         query = "SELECT count(*) FROM outbox WHERE status IN ('pending', 'processing')"
         while self._rows(query) != [(0,)] and time.monotonic() < deadline:
             time.sleep(0.1)
+        wait_until(self._all_relay, what="every relay is back")
 
     def _conclude(self, drained: Sequence[int]) -> Report:
         with psycopg.connect(self.database) as conn:
@@ -261,6 +214,7 @@ class Run:
             struck=struck,
             missed=[kind for kind in planned if not struck[kind] and self._plan.seconds is None],
             injected=sum(bool(change.error and change.error.startswith(INJECTED)) for change in changes),
+            fenced=sum("the lease of generation" in r["message"] for r in log_records(self._directory)),
             clock_off=self._clock_off(),
             exits=self.fleet.ends,
             drained=drained,
@@ -277,7 +231,7 @@ class Run:
         for worker in workers:
             pid = int(worker.split("-")[-2])
             if worker in ends and "declared dead" not in ends[worker]:
-                fates[worker] = f"its database went away ({ends[worker][:50]})"
+                fates[worker] = f"its database went away ({ends[worker].partition(';')[0]})"
             elif pid in by_pid:
                 fates[worker] = by_pid[pid]
             elif worker in ends:

@@ -15,7 +15,8 @@ from tests.conftest import missing
 from tests.faults.arena import Arena, BrokerName
 from tests.faults.failpoints import ACTIONS, STEPS
 from tests.faults.faults import AtStep, Fault
-from tests.faults.suite import Plan, every_fault, run
+from tests.faults.report import Plan, every_fault
+from tests.faults.suite import run
 
 pytestmark = [pytest.mark.slow, pytest.mark.server]
 
@@ -35,7 +36,9 @@ def arena() -> Iterator[Arena]:
 def dealt(number: int) -> dict[str, list[Fault]]:
     """The share of one run: together the runs have every fault, and every step of a relay's work."""
     dice = Random(SEED)
-    lanes = every_fault() | {"steps": [AtStep(step, dice.choice(ACTIONS)) for step in STEPS]}
+    actions = {step: dice.choice(ACTIONS) for step in STEPS}
+    actions["before a settle"] = "dawdle"  # so that a settle comes too late in every round
+    lanes = every_fault() | {"steps": [AtStep(step, action) for step, action in actions.items()]}
     return {lane: dice.sample(faults, len(faults))[number :: len(RUNS)] for lane, faults in lanes.items()}
 
 

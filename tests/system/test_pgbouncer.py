@@ -88,7 +88,9 @@ def test_two_relays_publish_a_backlog_once_and_in_order_and_leave_no_trace_in_th
     assert all(worker.lines for worker in workers)
     assert _rows(database, "SELECT DISTINCT metadata ->> 'has_session' FROM outbox_workers") == [("false",)]
     shared = _rows(
-        database, "SELECT count(*) FROM pg_stat_activity WHERE application_name LIKE 'outbox-relay%'"
+        database,
+        "SELECT count(*) FROM pg_stat_activity"
+        " WHERE datname = current_database() AND application_name LIKE 'outbox-relay%'",
     )
     assert shared[0][0] <= SESSIONS, "two relays have six connections"
     for worker in workers:

@@ -161,7 +161,8 @@ def test_a_relay_whose_pooled_sessions_are_cut_registers_anew_and_goes_on(
         _rows(
             database,
             "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
-            " WHERE application_name LIKE 'outbox-relay%' AND pid <> pg_backend_pid()",
+            " WHERE datname = current_database() AND application_name LIKE 'outbox-relay%'"
+            " AND pid <> pg_backend_pid()",
         )
         return bool(set(_rows(database, alive)) - set(first))
 

@@ -26,7 +26,7 @@ class Lane:
     """One key: its messages that wait for earlier ones to be confirmed."""
 
     waiting: deque["Message"] = field(default_factory=deque)
-    stopped: bool = False
+    stopped_at: int | None = None  # the position of its first message that failed
 
 
 @dataclass(slots=True, eq=False)
@@ -41,9 +41,15 @@ class Message:
     returned: bool = False
 
     def fail(self, result: Outcome) -> None:
-        """Nothing behind it in its lane goes out any more."""
+        """Nothing behind it in its lane goes out any more; what is before it still may, again."""
         self.outcome = result
-        self.lane.stopped = True
+        first = self.lane.stopped_at
+        self.lane.stopped_at = self.event.position if first is None else min(first, self.event.position)
+
+    @property
+    def held_up(self) -> bool:
+        """An earlier one of its lane has failed."""
+        return self.lane.stopped_at is not None and self.event.position > self.lane.stopped_at
 
     @property
     def address(self) -> str:
@@ -103,7 +109,7 @@ class Flight:
                     continue
             else:
                 return None
-            if message.lane.stopped:
+            if message.held_up:
                 continue
             doom = message.doomed or self._refusing.get(message.exchange)
             if doom is None:
@@ -126,9 +132,9 @@ class Flight:
                 continue
             message.outcome = message.delivered
             lane = message.lane
-            if lane.stopped:
+            if message.held_up:
                 self.overtaken += 1
-            elif lane.waiting:
+            elif lane.stopped_at is None and lane.waiting:
                 self._ready.append(lane.waiting.popleft())
 
     def refuse(self, tag: int, multiple: bool) -> None:

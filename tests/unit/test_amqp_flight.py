@@ -103,6 +103,7 @@ class Model:
     trouble=st.sampled_from(["none", "missing", "poison", "unroutable", "full", "mixed"]),
 )
 @example(seed=1, keys=3, size=60, window=1000, per_key=0, trouble="mixed")
+@example(seed=6, keys=6, size=50, window=3, per_key=0, trouble="mixed")
 def test_whatever_a_broker_answers_order_holds_and_only_the_guilty_fail(
     seed: int, keys: int, size: int, window: int, per_key: int, trouble: str
 ) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from random import Random
-from time import sleep
+from time import monotonic, sleep
 from typing import Literal, Protocol
 
 import psycopg
@@ -22,9 +22,18 @@ from tests.faults.arena import Operated, Place
 from tests.faults.failpoints import ACTIONS, STEPS, Action, Failpoints, Step
 from tests.faults.fleet import Fleet
 from tests.servers.proxy import Direction, TcpProxy
-from tests.system.relays import wait_until
 
 PATIENCE = 20.0
+
+
+def comes_true(condition: Callable[[], bool], seconds: float = PATIENCE) -> bool:
+    """Wait for something to strike."""
+    deadline = monotonic() + seconds
+    while not condition():
+        if monotonic() > deadline:
+            return False
+        sleep(0.02)
+    return True
 
 
 class Stage(Protocol):
@@ -108,9 +117,7 @@ class AtStep(Fault):
         before = len(points.suffered())
         seconds = stage.lease_seconds + dice.uniform(0.2, 1.5)
         points.arm(self.step, self.action, seconds)
-        try:
-            wait_until(lambda: len(points.suffered()) > before, PATIENCE)
-        except AssertionError:
+        if not comes_true(lambda: len(points.suffered()) > before):
             points.disarm()
             if len(points.suffered()) == before:
                 return None
@@ -188,7 +195,7 @@ class Network(Fault):
         wires = [stage.place.proxy]
         if self.side == "database":
             wires = list(stage.wires) if dice.random() < 0.5 else [dice.choice(stage.wires)]
-        if not any(wire.open_connections for wire in wires):
+        if not comes_true(lambda: any(wire.open_connections for wire in wires)):
             return None
         for wire in wires:
             self._disturb(wire, dice)

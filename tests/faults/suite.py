@@ -28,7 +28,7 @@ from tests.faults.arena import Arena
 from tests.faults.checker import Evidence, check
 from tests.faults.child import INJECTED, PUBLISHER
 from tests.faults.failpoints import Failpoints
-from tests.faults.faults import Fault, Struck
+from tests.faults.faults import Fault, Struck, comes_true
 from tests.faults.fleet import Fleet, log_records, tracebacks, worker_ends
 from tests.faults.report import Plan, Report
 from tests.faults.writers import DomainWriter
@@ -49,7 +49,6 @@ TIMING = {
     "grace_seconds": 20,
 }
 CALM_SECONDS = 120.0
-LIFE_SECONDS = 15.0
 TRIES = 5
 
 
@@ -146,6 +145,9 @@ class Run:
         pids = self.fleet.pids()
         return len(pids) == self._plan.relays and set(pids) <= {row[0] for row in alive}
 
+    def _relay_is_connected(self) -> bool:
+        return any(wire.open_connections for wire in self.wires)
+
     def _let_faults_strike(self) -> None:
         lanes = [
             threading.Thread(target=self._lane, args=[name, faults], name=f"faults-{name}")
@@ -163,18 +165,12 @@ class Run:
         dice = Random(f"{self._plan.seed}-{self._plan.relays}-{name}")
         try:
             for fault in self._schedule(faults):
-                self._wait_for_life()
+                comes_true(self._relay_is_connected)  # without one, a fault would strike nothing
                 time.sleep(dice.uniform(0.1, 1.0))
                 if struck := fault.strike(self, dice):
                     self._struck.append(struck)
         except BaseException as broken:  # noqa: BLE001 - told by the main thread
             self._broken.append(broken)
-
-    def _wait_for_life(self) -> None:
-        """What strikes while no relay is connected strikes nothing."""
-        deadline = time.monotonic() + LIFE_SECONDS
-        while not any(wire.open_connections for wire in self.wires) and time.monotonic() < deadline:
-            time.sleep(0.05)
 
     def _schedule(self, faults: Sequence[Fault]) -> Iterator[Fault]:
         """Round and round, or until each has struck."""

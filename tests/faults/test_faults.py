@@ -4,7 +4,6 @@ The seed is printed. RELAY_TEST_FAULTS_SEED brings a run back; `make test-faults
 """
 
 import os
-import secrets
 from collections.abc import Callable, Iterator
 from random import Random
 
@@ -17,10 +16,12 @@ from tests.faults.failpoints import ACTIONS, STEPS
 from tests.faults.faults import AtStep, Fault
 from tests.faults.report import Plan, every_fault
 from tests.faults.suite import run
+from tests.servers.supervisor import run_directory
 
 pytestmark = [pytest.mark.slow, pytest.mark.server]
 
-SEED = int(os.environ.get("RELAY_TEST_FAULTS_SEED") or secrets.randbelow(1_000_000))
+# One for all test processes of a run: only with the same seed do the runs have every fault between them.
+SEED = int(os.environ.get("RELAY_TEST_FAULTS_SEED") or Random(run_directory().name).randrange(1_000_000))
 RUNS: list[tuple[BrokerName, int]] = [("kafka", 1), ("rabbitmq", 4), ("kafka", 8)]
 
 

@@ -112,7 +112,11 @@ def test_two_relays_publish_a_backlog_once_and_in_order_and_leave_no_trace_in_th
     nothing: list[list[tuple[Any, ...]]] = [[]] * SESSIONS
     assert _in_every_session(pgbouncer, "SELECT name FROM pg_prepared_statements") == nothing
     assert _in_every_session(pgbouncer, "SELECT * FROM pg_listening_channels()") == nothing
-    assert _rows(database, "SELECT objid FROM pg_locks WHERE locktype = 'advisory'") == []
+    locks = (
+        "SELECT objid FROM pg_locks l JOIN pg_database d ON d.oid = l.database"
+        " WHERE locktype = 'advisory' AND datname = current_database()"
+    )
+    assert _rows(database, locks) == []
 
 
 def test_a_killed_relay_is_replaced_once_it_is_stale(relay: Start, database: str, pgbouncer: str) -> None:

@@ -1,25 +1,31 @@
 #!/bin/sh
-# Installs what the tests need to run their servers without Docker: PostgreSQL, PgBouncer, RabbitMQ, Java and the Kafka jars.
-# Does nothing where a Docker engine answers, and nothing the second time. PostgreSQL 18 comes with the Python environment.
+# Installs what the tests need to run their servers without Docker: PostgreSQL, PgBouncer, RabbitMQ, Java and the Kafka jars;
+# and a Chromium for the tests of the operator's pages. Where a Docker engine answers, that alone. Nothing the second time.
+# PostgreSQL 18 comes with the Python environment.
 set -eu
 
 here=$(cd "$(dirname "$0")" && pwd)
 kafka="${XDG_CACHE_HOME:-$HOME/.cache}/outbox-relay/kafka-4.1.0"
 
-if command -v docker >/dev/null && timeout 10 docker info >/dev/null 2>&1; then
-    exit 0
-fi
-
+has_docker() { command -v docker >/dev/null && timeout 10 docker info >/dev/null 2>&1; }
 have_postgres() { ls /usr/lib/postgresql/*/bin/postgres >/dev/null 2>&1; }
 have_pgbouncer() { test -x /usr/sbin/pgbouncer || command -v pgbouncer >/dev/null; }
 have_rabbitmq() { test -x /usr/lib/rabbitmq/bin/rabbitmq-server; }
 
+have_chromium() { command -v chromedriver >/dev/null && command -v chromium >/dev/null; }
+
 packages=""
-have_postgres || packages="$packages postgresql"
-have_pgbouncer || packages="$packages pgbouncer"
-have_rabbitmq || packages="$packages rabbitmq-server"
-command -v java >/dev/null || packages="$packages default-jre-headless"
-test -d "$kafka" || command -v mvn >/dev/null || packages="$packages maven"
+have_chromium || packages="$packages chromium chromium-driver"
+docker=no
+if has_docker; then
+    docker=yes
+else
+    have_postgres || packages="$packages postgresql"
+    have_pgbouncer || packages="$packages pgbouncer"
+    have_rabbitmq || packages="$packages rabbitmq-server"
+    command -v java >/dev/null || packages="$packages default-jre-headless"
+    test -d "$kafka" || command -v mvn >/dev/null || packages="$packages maven"
+fi
 
 if [ -n "$packages" ]; then
     if [ "$(id -u)" != 0 ] || ! command -v apt-get >/dev/null; then
@@ -44,7 +50,7 @@ if [ -n "$packages" ]; then
     fi
 fi
 
-if [ ! -d "$kafka" ] && command -v mvn >/dev/null; then
+if [ $docker = no ] && [ ! -d "$kafka" ] && command -v mvn >/dev/null; then
     echo "Downloading Apache Kafka to $kafka" >&2
     mkdir -p "$(dirname "$kafka")"
     part=$(mktemp -d "$kafka.XXXXXX")

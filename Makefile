@@ -7,6 +7,8 @@ READY := $(VENV)/.ready
 PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; do \
 	"$$p" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo "$$p" && break; done)
 UV_VERSION := 0.13.7
+COMPILE = $(VENV)/lock/bin/uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-header \
+	--no-annotate --python-version 3.11
 
 .PHONY: help venv servers check format test test-fast test-faults demo lock clean
 
@@ -48,11 +50,13 @@ test-faults: venv servers  ## the fault suite at length: make test-faults MINUTE
 demo: venv  ## the whole story with nothing installed
 	@$(BIN)/relay demo
 
-lock: venv  ## remake requirements-dev.txt from pyproject.toml
+lock: venv  ## remake requirements-dev.txt, and the image's requirements, from pyproject.toml
 	$(BIN)/python -m venv $(VENV)/lock
 	$(VENV)/lock/bin/pip install --quiet --disable-pip-version-check uv==$(UV_VERSION)
-	$(VENV)/lock/bin/uv pip compile --quiet --upgrade --universal --generate-hashes --no-emit-index-url --no-header \
-		--no-annotate --python-version 3.11 --all-extras --group dev pyproject.toml -o requirements-dev.txt
+	$(COMPILE) --upgrade --all-extras --group dev pyproject.toml -o requirements-dev.txt
+	$(COMPILE) --constraint requirements-dev.txt --extra kafka --extra rabbitmq --extra webhook --extra web \
+		pyproject.toml -o compose/requirements/relay.txt
+	echo hatchling | $(COMPILE) --constraint requirements-dev.txt - -o compose/requirements/build.txt
 
 clean:  ## remove what make made
 	rm -rf $(VENV) dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

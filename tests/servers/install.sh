@@ -1,6 +1,7 @@
 #!/bin/sh
 # Installs what the tests need to run their servers without Docker: PostgreSQL, PgBouncer, RabbitMQ, Java and the Kafka jars;
-# and a Chromium for the tests of the operator's pages. Where a Docker engine answers, that alone. Nothing the second time.
+# a Chromium for the tests of the operator's pages, Prometheus for those of the alerts. Where a Docker engine answers, only
+# these two. Nothing the second time.
 # PostgreSQL 18 comes with the Python environment.
 set -eu
 
@@ -16,6 +17,7 @@ have_chromium() { command -v chromedriver >/dev/null && command -v chromium >/de
 
 packages=""
 have_chromium || packages="$packages chromium chromium-driver"
+command -v promtool >/dev/null || packages="$packages prometheus"
 docker=no
 if has_docker; then
     docker=yes

@@ -57,6 +57,7 @@ lock: venv  ## remake requirements-dev.txt, and the image's requirements, from p
 	$(COMPILE) --constraint requirements-dev.txt --extra kafka --extra rabbitmq --extra webhook --extra web \
 		pyproject.toml -o compose/requirements/relay.txt
 	echo hatchling | $(COMPILE) --constraint requirements-dev.txt - -o compose/requirements/build.txt
+	printf 'fastapi\nsqlalchemy\nuvicorn\n' | $(COMPILE) --constraint requirements-dev.txt - -o compose/requirements/example.txt
 
 clean:  ## remove what make made
 	rm -rf $(VENV) dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

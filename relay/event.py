@@ -22,19 +22,18 @@ class Event(NamedTuple):
     generation: int
     attempt: int
     max_attempts: int
+    marks: dict[str, str] | None = None  # headers of the relay's own that most events lack: see MARKS
 
 
-# Headers that the relay itself writes on every message; a row's own headers may not use them.
-RESERVED_HEADERS = frozenset(
-    {
-        "event_id",
-        "event_type",
-        "partition_key",
-        "position",
-        "lease_generation",
-        "attempt",
-        "created_at",
-        "replay_id",
-        "replayed_at",
-    }
-)
+# Of a dead letter that was redriven, and so follows its successors; of an event that is replayed.
+MARKS = frozenset({"redriven_at", "replay_id", "replayed_at"})
+# Headers that the relay itself writes; a row's own headers may not use them.
+RESERVED_HEADERS = MARKS | {
+    "event_id",
+    "event_type",
+    "partition_key",
+    "position",
+    "lease_generation",
+    "attempt",
+    "created_at",
+}

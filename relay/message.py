@@ -13,7 +13,7 @@ from functools import lru_cache
 from typing import Literal, TypeAlias
 from urllib.parse import quote
 
-from relay.event import RESERVED_HEADERS, Event
+from relay.event import MARKS, RESERVED_HEADERS, Event
 
 Format: TypeAlias = Literal["plain", "cloudevents"]
 Headers: TypeAlias = list[tuple[str, str]]
@@ -38,6 +38,7 @@ _TAKEN = frozenset(
         "position",
         "leasegeneration",
         "attempt",
+        *(mark.replace("_", "") for mark in MARKS),
     }
 )
 # Attributes that are URIs: the row may set them, with something that is one.
@@ -68,6 +69,8 @@ def plain_headers(event: Event) -> Headers:
         ("attempt", str(event.attempt)),
         ("created_at", event.created_at.isoformat()),
     ]
+    if event.marks:
+        headers += event.marks.items()
     if event.headers:
         headers += [item for item in event.headers.items() if item[0] not in RESERVED_HEADERS]
     return headers
@@ -90,6 +93,7 @@ def cloudevents_headers(event: Event, prefix: str, source: str | None = None) ->
         "leasegeneration": str(event.generation),
         "attempt": str(event.attempt),
     }
+    attributes |= {mark.replace("_", ""): value for mark, value in (event.marks or {}).items()}
     beside: Headers = []
     for name, value in (event.headers or {}).items():
         if name in RESERVED_HEADERS:

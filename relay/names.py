@@ -33,6 +33,7 @@ _BARE = {  # names that PostgreSQL takes without a schema
     "i_completed": "completed",
     "i_archive_id": "archive_event_id",
     "i_archive_completed": "archive_completed",
+    "i_audit_event": "audit_event_id",
     "c_event_id": "event_id",
     "c_lengths": "lengths",
     "c_headers": "headers_are_strings",
@@ -40,6 +41,14 @@ _BARE = {  # names that PostgreSQL takes without a schema
     "c_created": "created_at_in_range",
     "c_state": "state",
     "wake_relays_trigger": "wake_relays",
+}
+_INBOX_TABLES = ("replays", "fences", "dead_letters", "versions")
+_INBOX_BARE = {
+    "i_seen": "seen",
+    "i_replays_seen": "replays_seen",
+    "i_fences_seen": "fences_seen",
+    "i_dead_event": "dead_letters_event",
+    "i_dead_asked": "dead_letters_asked",
 }
 
 
@@ -84,8 +93,7 @@ def outbox_names(name: TableName) -> dict[str, tuple[str, ...]]:
 
 def inbox_names(name: TableName) -> dict[str, tuple[str, ...]]:
     prefix = (name.schema,) if name.schema else ()
-    return {
-        "inbox": name.parts(),
-        "versions": (*prefix, f"{name.table}_versions"),
-        "i_seen": (f"{name.table}_seen",),
-    }
+    names = {"inbox": name.parts()}
+    names |= {word: (*prefix, f"{name.table}_{word}") for word in _INBOX_TABLES}
+    names |= {word: (f"{name.table}_{suffix}",) for word, suffix in _INBOX_BARE.items()}
+    return names

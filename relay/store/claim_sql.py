@@ -159,7 +159,8 @@ taken AS (
   WHERE o.ctid = ANY(ARRAY(SELECT tid FROM cut WHERE tid IS NOT NULL)) AND o.status = 'pending'
   RETURNING o.ctid AS tid, o.id, o.partition_bucket, o.partition_key, o.idempotency_key, o.event_type,
             {DESTINATION} AS destination, convert_to(o.payload::text, 'UTF8') AS payload, o.headers,
-            o.created_at, o.lease_generation, o.attempts, o.max_attempts, o.claimed_at, o.lease_expires_at),
+            o.created_at, o.lease_generation, o.attempts, o.max_attempts, o.claimed_at, o.lease_expires_at,
+            {MARKS} AS marks),
 written AS (
   INSERT INTO {leases} (generation, claimed_by, claimed_at, expires_at, size, buckets, keys, firsts, lasts)
   SELECT max(r.generation), %(worker)s, max(r.at), max(r.until), sum(r.n),
@@ -180,17 +181,21 @@ SELECT NULL::bigint AS position, NULL::text AS key, NULL::text AS event_id, NULL
              SELECT i, b, max(k) AS k FROM cut WHERE i > 0 GROUP BY i, b) c))
         FROM cut) AS headers,
        NULL::timestamptz AS created_at, NULL::bigint AS generation, NULL::int AS attempt,
-       NULL::int AS max_attempts
+       NULL::int AS max_attempts, NULL::jsonb AS marks
 UNION ALL
 SELECT id, partition_key, idempotency_key, event_type, destination, payload, headers, created_at,
-       lease_generation, attempts, max_attempts FROM taken
+       lease_generation, attempts, max_attempts, marks FROM taken
 """
+
+# An event that overtakes nobody has none.
+MARKS = "CASE WHEN o.redriven_at IS NOT NULL THEN jsonb_build_object('redriven_at', o.redriven_at) END"
 
 # The texts that the two statements share, by the names they use for them.
 FRAGMENTS = {
     "FRESH": FRESH,
     "LATER": LATER,
     "PACKED": PACKED,
+    "MARKS": MARKS,
     "BYTES": BYTES,
     "SUBJECT_OF_HELD": SUBJECT_OF_HELD,
     "SUBJECT_OF_ONLY": SUBJECT_OF_ONLY,

@@ -92,7 +92,7 @@ act AS MATERIALIZED (
     "COUNTS": "SELECT (SELECT size FROM lease), (SELECT count(*) FROM settled)",
     "COLUMNS": "id, created_at, available_at, partition_bucket, attempts, max_attempts, losses,"
     " partition_key, event_type, idempotency_key, destination, lease_generation, claimed_at, parked_at,"
-    " claimed_by, last_error, headers, payload",
+    " redriven_at, claimed_by, last_error, headers, payload",
     # The rows of the lease `l`, by their lanes.
     "RUNS": """
 CROSS JOIN LATERAL unnest(l.buckets, l.keys, l.firsts, l.lasts) u(b, k, first, last)

@@ -38,6 +38,7 @@ CREATE TABLE {outbox} (
   lease_expires_at timestamptz,
   completed_at     timestamptz,
   parked_at        timestamptz,
+  redriven_at      timestamptz,
   claimed_by       text,
   last_error       text,
   receipt          text,
@@ -140,6 +141,7 @@ CREATE TABLE {audit} (
   event_id   text,
   details    jsonb NOT NULL DEFAULT '{{}}'
 );
+CREATE INDEX {i_audit_event} ON {audit} (event_id) WHERE event_id IS NOT NULL;
 
 -- What all relays share. Writers notify only while some relay sleeps: NOTIFY takes a lock at commit that all
 -- writers share. On another timeline of the server than this one, generations may come again unless they jump.

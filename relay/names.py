@@ -31,6 +31,7 @@ _BARE = {  # names that PostgreSQL takes without a schema
     "i_due": "due",
     "i_parked": "parked",
     "i_completed": "completed",
+    "i_position": "position",
     "i_archive_id": "archive_event_id",
     "i_archive_completed": "archive_completed",
     "i_audit_event": "audit_event_id",

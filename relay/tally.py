@@ -11,7 +11,7 @@ from prometheus_client import CollectorRegistry
 class Tally:
     published: dict[str, int] = field(default_factory=dict)  # by outcome
     settled: dict[str, int] = field(default_factory=dict)  # by act
-    confirmed: dict[str, int] = field(default_factory=dict)  # at most so many seconds after the commit; cumulative
+    confirmed: dict[str, int] = field(default_factory=dict)  # within so many seconds; cumulative
 
     @classmethod
     def of(cls, registry: CollectorRegistry) -> "Tally":

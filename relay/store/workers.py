@@ -24,6 +24,12 @@ SELECT %(worker)s, 'alive', %(metadata)s || jsonb_build_object('has_session', %(
 HEARTBEAT = (
     "UPDATE {workers} SET last_seen_at = clock_timestamp(), status = %s WHERE id = %s AND status <> 'dead'"
 )
+# Stamped by the database's clock: whoever looks works out rates from two of them.
+TELL = """
+UPDATE {workers} SET metadata = metadata || jsonb_build_object(
+  'tally', %(tally)s || jsonb_build_object('at', extract(epoch FROM clock_timestamp())::float8))
+WHERE id = %(worker)s AND status <> 'dead'
+"""
 DEREGISTER = """
 DELETE FROM {workers} w WHERE w.id = %s AND NOT EXISTS (SELECT FROM {leases} l WHERE l.claimed_by = w.id)
 """
@@ -58,6 +64,7 @@ class Registry:
         self._stale_seconds = stale_seconds
         self._register = fill(REGISTER, table.name)
         self._heartbeat = fill(HEARTBEAT, table.name)
+        self._tell = fill(TELL, table.name)
         self._deregister = fill(DEREGISTER, table.name)
         self._retire = fill(RETIRE, table.name)
         self._bury = fill(BURY, table.name, HAS_LOCK=HAS_LOCK)
@@ -79,6 +86,11 @@ class Registry:
         """Say that the worker lives; False: others have declared it dead."""
         with transaction(conn):
             return conn.execute(self._heartbeat, [status, worker]).rowcount == 1
+
+    def tell(self, conn: Connection[Any], worker: str, tally: dict[str, Any]) -> None:
+        """Let those who look at the workers know what this one has done."""
+        with transaction(conn):
+            conn.execute(self._tell, {"worker": worker, "tally": Jsonb(tally)})
 
     def deregister(self, conn: Connection[Any], worker: str) -> None:
         """Leave; an entry that some lease still names stays until that is taken back."""

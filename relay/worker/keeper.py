@@ -22,11 +22,13 @@ from relay.store.inspect import Gauges
 from relay.store.prune import Pruning
 from relay.store.reap import LEASES_PER_REAP, Reaping
 from relay.store.workers import Registry
+from relay.tally import Tally
 
 log = logging.getLogger(__name__)
 
 TICK_SECONDS = 1.0
 GAUGES_SECONDS = 5.0
+TELL_SECONDS = 2.0
 PRUNE_SECONDS = 60.0
 
 
@@ -63,6 +65,8 @@ class Keeper:
         self._next_heartbeat = 0.0
         self._next_gauges = 0.0
         self._next_prune = 0.0
+        self._next_tell = 0.0
+        self._told: list[Tally] = []
 
     def drain(self) -> None:
         """Tell others that this worker is on its way out; goes on heartbeating."""
@@ -89,6 +93,7 @@ class Keeper:
                 raise RelayError(f"worker {self._worker} was declared dead by the others")
         self._keep_house(now)
         self._share_buckets()
+        self._tell(now)
         if now >= self._next_gauges:
             self._next_gauges = now + GAUGES_SECONDS
             reading = self._gauges.read(self._conn)
@@ -116,6 +121,16 @@ class Keeper:
             buckets = owned_buckets(self._worker, colleagues)
             log.info("watching %d of %d buckets, %d workers", len(buckets), BUCKETS, len(colleagues))
             self._own(buckets)
+
+    def _tell(self, now: float) -> None:
+        """What this worker has done so far, for the operator's pages; twice the same says that it rests."""
+        if now < self._next_tell:
+            return
+        self._next_tell = now + TELL_SECONDS
+        tally = Tally.of(self._metrics.registry)
+        if self._told != [tally, tally]:
+            self._registry.tell(self._conn, self._worker, tally.as_json())
+            self._told = [*self._told[-1:], tally]
 
     def _reap(self) -> None:
         gone = self._registry.bury(self._conn)

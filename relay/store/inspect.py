@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
-from typing import Any, Literal, TypeAlias
+from typing import Any, TypeAlias
 
 import psycopg
 from psycopg import Connection
@@ -19,11 +19,11 @@ from relay.errors import RelayError
 from relay.pause import Subject
 from relay.reading import Reading
 from relay.store.claim_sql import FRESH, LATER
+from relay.store.conditions import Status, conditions
 from relay.store.connection import Table, transaction
 from relay.store.sqltext import fill, regclass
 
 Row: TypeAlias = dict[str, Any]
-Status: TypeAlias = Literal["pending", "processing", "completed", "dead_letter", "failed"]
 
 ROWS_FOR_STATUS = 100_000
 ROWS_FOR_GAUGES = 10_000
@@ -230,7 +230,6 @@ _WHERE: dict[str, str] = {
     "dead_letter": "o.status = 'dead_letter' AND o.parked_at IS NOT NULL",
     "completed": "o.status = 'completed' AND o.completed_at >= coalesce(%(since)s::timestamptz, '-infinity')",
 }
-_KEY = "o.partition_key = %(key)s AND o.partition_bucket = (hashtextextended(%(key)s::text, 0) & 1023)::int"
 EVENTS = """
 SELECT o.id AS position, o.idempotency_key AS event_id, o.partition_key AS key, o.event_type, o.status::text,
        o.attempts, o.max_attempts, o.created_at, nullif(o.available_at, 'infinity') AS available_at,
@@ -242,14 +241,9 @@ FROM {outbox} o WHERE {WHERE} ORDER BY o.id DESC LIMIT %(limit)s
 def events(conn: Connection[Any], table: Table, filters: Filters) -> list[Row]:
     """Events in the outbox that match, newest first."""
     where = [_WHERE[filters.status]] if filters.status else []
-    if filters.key is not None:
-        where.append(_KEY)
-    if filters.event_type is not None:
-        where.append("o.event_type = %(event_type)s")
-    if filters.error is not None:
-        where.append("strpos(lower(o.last_error), lower(%(error)s)) > 0")
-    if filters.since is not None:
-        where.append("o.created_at >= %(since)s")
+    where += conditions(
+        key=filters.key, event_type=filters.event_type, error=filters.error, since=filters.since
+    )
     if filters.before is not None:
         where.append("o.id < %(before)s")
     statement = fill(EVENTS, table.name, WHERE=" AND ".join(where) or "true")

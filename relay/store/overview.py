@@ -1,0 +1,88 @@
+"""What the operator's pages show beside events and keys: counts, parked events in groups, the audit trail.
+
+Reads only; every look is bounded in rows and time.
+"""
+
+from dataclasses import asdict
+from typing import Any, TypeAlias
+
+from psycopg import Connection
+from psycopg.rows import dict_row
+
+from relay.store.connection import Table
+from relay.store.inspect import ROWS_FOR_GAUGES, Counting
+from relay.store.limits import limited
+from relay.store.sqltext import fill
+
+Row: TypeAlias = dict[str, Any]
+
+GLANCE_SECONDS = 1.0
+SECONDS = 3.0
+PARKED_ROWS = 50_000
+GROUPS = 500
+LATER = "look again when it is less busy"
+
+
+def glance(conn: Connection[Any], table: Table) -> Row:
+    """How many events are where."""
+    with limited(conn, GLANCE_SECONDS, "counting events", LATER):
+        return asdict(Counting(table, ROWS_FOR_GAUGES).count(conn))
+
+
+TALLIES = """
+SELECT id, status, metadata -> 'tally' AS tally, extract(epoch FROM clock_timestamp())::float8 AS now
+FROM {workers}
+"""
+
+
+def tallies(conn: Connection[Any], table: Table) -> list[Row]:
+    """What each worker has told of itself."""
+    with limited(conn, GLANCE_SECONDS, "looking at the workers", LATER, seqscan=True):
+        return _rows(conn, fill(TALLIES, table.name), {})
+
+
+GROUPED = """
+SELECT g.event_type, g.status, g.error, count(*) AS events, count(DISTINCT g.key) AS keys,
+       min(g.parked_at) AS first_at, max(g.parked_at) AS last_at,
+       (array_agg(g.event_id ORDER BY g.parked_at DESC))[1] AS event_id
+FROM (SELECT o.event_type, o.status::text AS status, left(o.last_error, 500) AS error, o.parked_at,
+             o.idempotency_key AS event_id, o.partition_key AS key
+      FROM {outbox} o WHERE o.parked_at IS NOT NULL ORDER BY o.parked_at DESC LIMIT %(rows)s) g
+GROUP BY g.event_type, g.status, g.error ORDER BY count(*) DESC, max(g.parked_at) DESC
+"""
+
+
+def parked_groups(conn: Connection[Any], table: Table, rows: int = PARKED_ROWS) -> tuple[list[Row], bool]:
+    """Parked events by type and error, and whether these are all: the newest are looked at, up to a bound."""
+    with limited(conn, SECONDS, "grouping parked events", LATER):
+        groups = _rows(conn, fill(GROUPED, table.name), {"rows": rows + 1})
+    return groups[:GROUPS], sum(group["events"] for group in groups) <= rows and len(groups) <= GROUPS
+
+
+AUDIT = """
+SELECT a.id, a.at, a.actor, a.action, a.event_id, a.details FROM {audit} a
+WHERE a.id < %(before)s AND {WHERE} ORDER BY a.id DESC LIMIT %(limit)s
+"""
+
+
+def audit(
+    conn: Connection[Any],
+    table: Table,
+    *,
+    action: str | None = None,
+    event_id: str | None = None,
+    before: int | None = None,
+    limit: int = 50,
+) -> tuple[list[Row], int | None]:
+    """Who did what, newest first, and where the next page begins."""
+    where = (["a.action = %(action)s"] if action else []) + (
+        ["a.event_id = %(event_id)s"] if event_id else []
+    )
+    values = {"action": action, "event_id": event_id, "before": before or 2**63 - 1, "limit": limit + 1}
+    with limited(conn, SECONDS, "looking at the audit trail", LATER):
+        rows = _rows(conn, fill(AUDIT, table.name, WHERE=" AND ".join(where) or "true"), values)
+    return rows[:limit], rows[limit - 1]["id"] if len(rows) > limit else None
+
+
+def _rows(conn: Connection[Any], statement: str, values: Row) -> list[Row]:
+    return conn.cursor(row_factory=dict_row).execute(statement, values).fetchall()

@@ -9,7 +9,7 @@ from importlib.util import find_spec
 
 from relay.cli.app import App
 
-_MODULES = ("schema", "run", "look", "steer", "workers", "demo", "bench")
+_MODULES = ("schema", "run", "look", "steer", "redrive", "replay", "prune", "workers", "demo", "bench")
 
 
 def make_app() -> App:

@@ -2,11 +2,11 @@
 
 # ruff: noqa: PLC0415 - heavy imports wait until a command runs
 
-import sys
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from relay.cli.action import Actor, DryRun, number, safe, say, who
 from relay.cli.app import App, Config, DatabaseUrl, Json, TableOption, note, opened, settings_from
 from relay.errors import InvalidEvent, RelayError, SettingsError
 from relay.pause import ALL, PauseScope, Subject
@@ -29,10 +29,6 @@ Destination = Annotated[
 ]
 Type = Annotated[str | None, typer.Option("--type", help="one event type", show_default=False)]
 Key = Annotated[str | None, typer.Option(help="one key", show_default=False)]
-Actor = Annotated[
-    str | None, typer.Option(help="who does it [default: you, as user@host]", show_default=False)
-]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="say what would happen, change nothing")]
 
 _PAUSE = """Hold events back: everything, or one destination, type or key.
 
@@ -75,7 +71,7 @@ def pause(
         before = [p for p in steer.find(conn, found, "operator", subject) if p.value == subject.value]
         made = None
         if not dry_run:
-            made = steer.pause(conn, found, subject, actor=_actor(actor), reason=reason, seconds=seconds)
+            made = steer.pause(conn, found, subject, actor=who(actor), reason=reason, seconds=seconds)
         held = steer.held(conn, found, subject, settings.destination)
     already = next((p for p in before if not p.ended), None)
     if as_json:
@@ -87,9 +83,9 @@ def pause(
         why = reason or (already.reason if already else steer.NO_REASON)
     else:
         end, why = _end(made), made.reason
-    _say(f"{subject} {verb} {end}: {why}")
+    say(f"{subject} {verb} {end}: {why}")
     if already:
-        _say(f"  it was paused already, since {_at(already)}, {_end(already)}: {already.reason}")
+        say(f"  it was paused already, since {_at(already)}, {_end(already)}: {already.reason}")
     _say_held(held, "would hold" if made is None else "holds")
 
 
@@ -143,7 +139,7 @@ def resume(
         matches = steer.find(conn, found, origin, asked)
         if len(matches) > 1:
             raise RelayError(
-                _safe(f"{len(matches)} pauses are of {asked}: write the whole URL of the one you mean")
+                safe(f"{len(matches)} pauses are of {asked}: write the whole URL of the one you mean")
             )
         gone = matches[0] if matches else None
         subject = gone.subject if gone else asked
@@ -151,22 +147,22 @@ def resume(
         if gone and not gone.ended:
             held = steer.held(conn, found, subject, settings.destination)
         if gone and not dry_run:
-            gone = steer.lift(conn, found, subject, origin=origin, actor=_actor(actor))
+            gone = steer.lift(conn, found, subject, origin=origin, actor=who(actor))
         others = [p for p in steer.holding(conn, found) if (p.subject, p.origin) != (subject, origin)]
     if gone is None:
-        raise RelayError(_safe(_not_held(asked, origin, others)))
+        raise RelayError(safe(_not_held(asked, origin, others)))
     if as_json:
         _print_json("close_breaker" if breaker else "resume", dry_run, subject, held, gone, ended=gone.ended)
         return
     if gone.ended:
-        _say(f"the pause of {subject} had ended by itself, {_end(gone)}")
+        say(f"the pause of {subject} had ended by itself, {_end(gone)}")
     else:
         thing = "the breaker of" if breaker else "the pause of"
-        _say(f"{thing} {subject} {'would end' if dry_run else 'has ended'}: {gone.reason}")
+        say(f"{thing} {subject} {'would end' if dry_run else 'has ended'}: {gone.reason}")
         _say_held(held, "holds" if dry_run else "held")
     for other in others:
         kind = "a breaker" if other.origin == "breaker" else "a pause"
-        note(_safe(f"still held by {kind}: {other.subject}, {_end(other)}: {other.reason}"))
+        note(safe(f"still held by {kind}: {other.subject}, {_end(other)}: {other.reason}"))
 
 
 def _not_held(subject: Subject, origin: "Origin", others: "list[Pause]") -> str:
@@ -219,22 +215,8 @@ def _duration(text: str | None) -> float | None:
     except (ValueError, OverflowError):
         found = 0.0
     if not 0 < found <= LONGEST_PAUSE:
-        raise SettingsError(_safe(f"--for {text} is no duration: write '90 s', '2h' or '7 days'"))
+        raise SettingsError(safe(f"--for {text} is no duration: write '90 s', '2h' or '7 days'"))
     return found
-
-
-def _actor(given: str | None) -> str:
-    import getpass
-    import os
-    import socket
-
-    if given:
-        return given
-    try:
-        user = getpass.getuser()
-    except (KeyError, OSError):  # a container's user may have no name
-        user = f"uid {os.getuid()}"
-    return f"{user}@{socket.gethostname()}"
 
 
 def _end(pause: "Pause") -> str:
@@ -249,32 +231,18 @@ def _at(pause: "Pause") -> str:
     return f"{printable(pause.paused_at)} by {pause.paused_by}"
 
 
-def _safe(text: str) -> str:
-    from relay.cli.output import printable
-
-    return printable(text)
-
-
-def _say(text: str) -> None:
-    sys.stdout.write(f"{_safe(text)}\n")
-
-
 def _say_held(held: "Held | str", verb: str) -> None:
     if isinstance(held, str):
-        _say(f"  how many events it {verb} is not known: {held}")
+        say(f"  how many events it {verb} is not known: {held}")
         return
     least = "" if held.exact else "at least "
-    events = f"{least}{_number(held.events, 'pending event')}"
-    _say(f"  it {verb} {events} of {least}{_number(held.keys, 'key')}")
+    events = f"{least}{number(held.events, 'pending event')}"
+    say(f"  it {verb} {events} of {least}{number(held.keys, 'key')}")
     if held.behind:
         wait = "waited" if verb == "held" else "wait"
-        _say(f"  behind these, {least}{held.behind:,} more of their keys {wait}")
+        say(f"  behind these, {least}{held.behind:,} more of their keys {wait}")
     if held.in_flight and verb != "held":
-        _say(f"  {least}{held.in_flight:,} in flight still go out")
-
-
-def _number(number: int, thing: str) -> str:
-    return f"{number:,} {thing}{'' if number == 1 else 's'}"
+        say(f"  {least}{held.in_flight:,} in flight still go out")
 
 
 def _print_json(

@@ -10,7 +10,7 @@ UV_VERSION := 0.13.7
 COMPILE = $(VENV)/lock/bin/uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-header \
 	--no-annotate --python-version 3.11
 
-.PHONY: help venv servers check format test test-fast test-faults demo lock clean
+.PHONY: help venv servers check format test test-fast test-faults demo example lock clean
 
 help:  ## show the targets
 	@sed -n 's/^\([a-z-]*\):.*  ## \(.*\)/  \1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
@@ -49,6 +49,9 @@ test-faults: venv servers  ## the fault suite at length: make test-faults MINUTE
 
 demo: venv  ## the whole story with nothing installed
 	@$(BIN)/relay demo
+
+example: venv  ## a shop with a service, billing and a saga: examples/orders/README.md
+	@$(BIN)/python -m examples.orders
 
 lock: venv  ## remake requirements-dev.txt, and the image's requirements, from pyproject.toml
 	$(BIN)/python -m venv $(VENV)/lock

@@ -80,7 +80,28 @@ def connect(
 
     Of several hosts in the URL it leads to the one that another connection stands `beside`.
     """
-    place = _place(beside) if beside else {}
+    conn = _open(url, purpose, _place(beside) if beside else {})
+    conn.settings = _SESSION | session
+    if not conn.pooled:
+        _configure(conn, transaction=False)
+    return conn
+
+
+def connect_for_handlers(url: str, purpose: str) -> StoreConnection:
+    """A connection with the server's own settings, for statements that are not ours.
+
+    But one: a commit that the server could still forget must not be told to a broker.
+    """
+    conn = _open(url, purpose, {})
+    conn.timeline = None  # whichever server it leads to will do
+    row = conn.execute("SELECT current_setting('synchronous_commit')").fetchone()
+    conn.settings = {"synchronous_commit": "on"} if row == ("off",) else {}
+    if conn.settings and not conn.pooled:
+        _configure(conn, transaction=False)
+    return conn
+
+
+def _open(url: str, purpose: str, place: dict[str, str | int]) -> StoreConnection:
     try:
         conn = StoreConnection.connect(
             make_conninfo(url, **_patience(url), **place),
@@ -89,15 +110,12 @@ def connect(
         )
     except psycopg.OperationalError as error:
         raise RelayError(f"cannot connect to the database: {_first_line(error)}") from error
-    conn.settings = _SESSION | session
     conn.isolation_level = IsolationLevel.READ_COMMITTED
     pid, conn.timeline = _identify(conn)
     # A pooler makes up the process id that it announces at the start.
     conn.pooled = pid != conn.info.backend_pid
     if conn.pooled:
         conn.prepare_threshold = None
-    else:
-        _configure(conn, transaction=False)
     return conn
 
 
@@ -117,7 +135,7 @@ def transaction(conn: Connection[Any]) -> Iterator[None]:
 
 def localise(conn: Connection[Any]) -> None:
     """At the start of a transaction: what a pooler has forgotten since the last one."""
-    if not isinstance(conn, StoreConnection) or not conn.pooled:
+    if not isinstance(conn, StoreConnection) or not conn.pooled or not conn.settings:
         return
     if _configure(conn, transaction=True) != conn.timeline:
         raise RelayError("another database server has taken over behind the pooler")

@@ -56,7 +56,7 @@ class Address(NamedTuple):
 
 class RabbitPublisher:
     def __init__(self, options: Mapping[str, Any]) -> None:
-        self._parameters = _parameters(options.get("url"))
+        self._parameters = connection_parameters(options.get("url"))
         if logging.getLogger("pika").level == logging.NOTSET:
             # It reports every failure at length, in several records; this module does in one.
             logging.getLogger("pika").setLevel(logging.CRITICAL)
@@ -184,7 +184,7 @@ class RabbitPublisher:
         return None
 
 
-def _parameters(url: Any) -> Any:
+def connection_parameters(url: Any) -> Any:
     """What to connect to. Errors never quote the URL: it holds a password."""
     text = url.get_secret_value() if hasattr(url, "get_secret_value") else url
     if not text:

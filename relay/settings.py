@@ -89,6 +89,8 @@ def _template(value: object) -> str:
 
 Seconds: TypeAlias = Annotated[PositiveFloat, BeforeValidator(seconds)]
 Retention: TypeAlias = Annotated[timedelta | None, BeforeValidator(_retention)]
+# Whoever reaches the address may guess: short ones are found.
+Token: TypeAlias = Annotated[SecretStr, Field(min_length=16)]
 Template: TypeAlias = Annotated[str, BeforeValidator(_template), Field(min_length=1)]
 
 
@@ -109,6 +111,7 @@ class RabbitSettings(_Section):
     max_unconfirmed_per_key: NonNegativeInt = 1
     confirm_seconds: Seconds = 15.0
     declare: bool = False
+    management_url: SecretStr | None = None  # for `relay doctor`: AMQP does not tell what is bound
 
 
 class WebhookSettings(_Section):
@@ -142,8 +145,8 @@ class Settings(BaseSettings):
     wake: Literal["auto", "poll"] = "auto"
     format: Literal["plain", "cloudevents"] = "plain"
     http: Annotated[str, BeforeValidator(_address)] = "127.0.0.1:9108"
-    http_token: SecretStr | None = None
-    operator_token: SecretStr | None = None
+    http_token: Token | None = None
+    operator_token: Token | None = None
     hide_payloads: bool = False
     kafka: KafkaSettings = KafkaSettings()
     rabbitmq: RabbitSettings = RabbitSettings()
@@ -209,6 +212,8 @@ class Settings(BaseSettings):
                 problems.append(
                     f"{name} ({wait:g} s) is longer than publish_seconds ({self.publish_seconds:g} s)"
                 )
+        if self.http_token is not None and self.http_token == self.operator_token:
+            problems.append("http_token and operator_token are the same: who may look could change everything")
         if problems:
             raise ValueError("\n".join(problems))
         return self

@@ -9,7 +9,19 @@ from importlib.util import find_spec
 
 from relay.cli.app import App
 
-_MODULES = ("schema", "run", "look", "steer", "redrive", "replay", "prune", "workers", "demo", "bench")
+_MODULES = (
+    "schema",
+    "run",
+    "look",
+    "steer",
+    "redrive",
+    "replay",
+    "prune",
+    "workers",
+    "doctor",
+    "demo",
+    "bench",
+)
 
 
 def make_app() -> App:

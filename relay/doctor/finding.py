@@ -1,7 +1,10 @@
 """What an examination finds: how bad it is, why it matters, and the command that ends it. Pure."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
+
+from psycopg import sql
 
 Severity: TypeAlias = Literal["error", "warning", "info"]
 SEVERITIES: tuple[Severity, ...] = ("error", "warning", "info")
@@ -11,8 +14,8 @@ SEVERITIES: tuple[Severity, ...] = ("error", "warning", "info")
 class Finding:
     """One thing that was found in a family of checks; a family that is in order is one finding, of `info`.
 
-    `fix` is a command per line: SQL ends with a semicolon, `RELAY_… = …` is a setting, all else is for a
-    shell. '' where there is nothing to do.
+    `fix` is one command per line: a line that ends with a semicolon is SQL, every other is for a shell. ''
+    where there is nothing to do.
     """
 
     family: str  # "schema", "indexes", "kafka", …
@@ -25,3 +28,18 @@ class Finding:
     def fine(self) -> bool:
         """Looked at, and in order."""
         return self.severity == "info" and not self.why
+
+
+def or_fine(findings: Sequence[Finding], family: str, what: str) -> list[Finding]:
+    """The findings; where none of them is a fault, also what was looked at."""
+    in_order = all(finding.severity == "info" for finding in findings)
+    return [*findings, *([Finding(family, "info", what)] if in_order else [])]
+
+
+def quoted(*parts: str) -> str:
+    """The name as SQL has it."""
+    return sql.Identifier(*parts).as_string(None)
+
+
+def literal(text: str) -> str:
+    return sql.Literal(text).as_string(None)

@@ -198,7 +198,8 @@ class Settings(BaseSettings):
     @model_validator(mode="after")
     def _fit_together(self) -> "Settings":
         problems = [
-            f"{short} ({getattr(self, short):g} s) must be shorter than {long} ({getattr(self, long):g} s)"
+            f"{short} ({getattr(self, short):g} s) must be shorter than {long} ({getattr(self, long):g} s):"
+            f" export {PREFIX}{long.upper()}={3 * getattr(self, short):g}"
             for short, long in (("publish_seconds", "lease_seconds"), ("heartbeat_seconds", "stale_seconds"))
             if getattr(self, short) >= getattr(self, long)
         ]
@@ -213,7 +214,7 @@ class Settings(BaseSettings):
                     f"{name} ({wait:g} s) is longer than publish_seconds ({self.publish_seconds:g} s)"
                 )
         if self.http_token is not None and self.http_token == self.operator_token:
-            problems.append("http_token and operator_token are the same: who may look could change everything")
+            problems.append("http_token and operator_token are the same: who may look could change all")
         if problems:
             raise ValueError("\n".join(problems))
         return self

@@ -75,6 +75,7 @@ def test_defaults_are_those_of_the_documentation() -> None:
             "max_unconfirmed_per_key": 1,
             "confirm_seconds": 15.0,
             "declare": False,
+            "management_url": None,
         },
         "webhook": {"secret": None, "timeout_seconds": 10.0, "allow_private": False},
         "publisher_options": {},
@@ -193,8 +194,14 @@ def test_every_problem_is_told_at_once_with_its_place(monkeypatch: pytest.Monkey
 @pytest.mark.parametrize(
     "values, sentence",
     [
-        ({"publish_seconds": 90}, "publish_seconds (90 s) must be shorter than lease_seconds (90 s)"),
-        ({"heartbeat_seconds": 30}, "heartbeat_seconds (30 s) must be shorter than stale_seconds (30 s)"),
+        (
+            {"publish_seconds": 90},
+            "publish_seconds (90 s) must be shorter than lease_seconds (90 s): export RELAY_LEASE_SECONDS=270",
+        ),
+        (
+            {"heartbeat_seconds": 30},
+            "heartbeat_seconds (30 s) must be shorter than stale_seconds (30 s): export RELAY_STALE_SECONDS=90",
+        ),
         (
             {"publisher": "rabbitmq", "publish_seconds": 10},
             "[rabbitmq] confirm_seconds (15 s) is longer than publish_seconds (10 s)",

@@ -3,97 +3,123 @@
 Everything here is cheap enough for the hot path: batches are counted in bulk, no database is asked.
 """
 
-import threading
-from bisect import bisect_left
 from collections import Counter as Tally
-from collections.abc import Iterable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
-from typing import assert_never
+from operator import itemgetter
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
-from prometheus_client.core import HistogramMetricFamily
-from prometheus_client.registry import Collector
+from prometheus_client import CollectorRegistry, ProcessCollector
 
-from relay.destination import shown
 from relay.event import Event
 from relay.outcome import Delivered, Outcome, Refused, Unconfirmed
-from relay.reading import Reading
+from relay.series import BoundedLabels, Catalogue
+from relay.table_gauges import TableGauges
 
 DESTINATION_LABELS = 100
-OTHER = "other"
+# Each is a histogram of two dozen series.
+EVENT_TYPE_LABELS = 40
 
 _FAST = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 _SLOW = (*_FAST, 60.0, 300.0, 1800.0, 3600.0, 21600.0, 86400.0)
+_SIZES = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000)
+
+_event_type = itemgetter(Event._fields.index("event_type"))
+_destination = itemgetter(Event._fields.index("destination"))
+_created_at = itemgetter(Event._fields.index("created_at"))
 
 
 class Metrics:
     def __init__(self, registry: CollectorRegistry | None = None) -> None:
-        r = self.registry = registry or CollectorRegistry()
-        self.claimed = Counter("relay_claimed_events", "Events claimed", registry=r)
-        self._published = Counter(
-            "relay_published_events", "Events handed to the publisher", ["destination", "outcome"], registry=r
+        self.registry = registry or CollectorRegistry()
+        c = self._catalogue = Catalogue(self.registry)
+        self.claimed = c.counter("relay_claimed_events", "Events claimed")
+        self._published = c.counter(
+            "relay_published_events", "Events handed to the publisher", "destination", "outcome"
         )
-        self._settled = Counter("relay_settled_events", "Events settled", ["act"], registry=r)
-        self.fenced_settlements = Counter(
-            "relay_fenced_settlements", "Settlements that came after their lease was gone", registry=r
+        self._settled = c.counter("relay_settled_events", "Events settled", "act")
+        self.fenced_settlements = c.counter(
+            "relay_fenced_settlements", "Settlements that came after their lease was gone"
         )
-        self.lost_leases = Counter(
-            "relay_lost_leases", "Leases taken back from workers that vanished or were late", registry=r
+        self.lost_leases = c.counter(
+            "relay_lost_leases", "Leases taken back from workers that vanished or were late"
         )
-        self.reaped_events = Counter("relay_reaped_events", "Events of lost leases taken back", registry=r)
-        self.out_of_order = Counter(
-            "relay_out_of_order_events", "Events delivered ahead of one of their key", registry=r
+        self.reaped_events = c.counter("relay_reaped_events", "Events of lost leases taken back")
+        self.out_of_order = c.counter(
+            "relay_out_of_order_events", "Events delivered ahead of one of their key"
         )
-        self.short_settlements = Counter(
-            "relay_short_settlements", "Settlements that did not find all of their events", registry=r
+        self.short_settlements = c.counter(
+            "relay_short_settlements", "Settlements that did not find all of their events"
         )
-        self._incidents = Counter(
-            "relay_publisher_incidents",
-            "What a publisher met that an operator should know",
-            ["kind"],
-            registry=r,
+        self._incidents = c.counter(
+            "relay_publisher_incidents", "What a publisher met that an operator should know", "kind"
         )
-        self.claim_seconds = Histogram("relay_claim_seconds", "Time of a claim", buckets=_FAST, registry=r)
-        self.publish_seconds = Histogram(
-            "relay_publish_seconds", "Time to publish a batch", buckets=_FAST, registry=r
+        self.claim_seconds = c.histogram("relay_claim_seconds", "Time of a claim", _FAST)
+        self.batch_events = c.histogram("relay_batch_events", "Events in a claim that found any", _SIZES)
+        self.publish_seconds = c.histogram("relay_publish_seconds", "Time to publish a batch", _FAST)
+        self.commit_to_confirm = c.ages(
+            "relay_commit_to_confirm_seconds",
+            "From the row's created_at to the broker's confirmation",
+            "event_type",
+            _SLOW,
         )
-        self.commit_to_confirm = BulkHistogram(
-            "relay_commit_to_confirm_seconds", "From the row's created_at to the broker's confirmation", _SLOW
+        self.owned_buckets = c.gauge("relay_owned_buckets", "Buckets that this worker watches, of 1024")
+        self._ready = c.gauge("relay_ready", "1: this worker relays; 0: /readyz says why not")
+        self._overdue = c.gauge(
+            "relay_publish_overdue_seconds",
+            "How long the publisher has not returned after its deadline; 0: it is in time",
         )
-        r.register(self.commit_to_confirm)
-        self._gauges = {
-            "pending": Gauge("relay_pending_events", "Events that wait to be published", registry=r),
-            "processing": Gauge("relay_processing_events", "Events under a lease", registry=r),
-            "dead_letter": Gauge("relay_dead_letter_events", "Events given up", registry=r),
-            "failed": Gauge("relay_failed_events", "Events that hold their key", registry=r),
-            "oldest_pending_seconds": Gauge(
-                "relay_oldest_pending_age_seconds",
-                "Age of the oldest event that could be published",
-                registry=r,
-            ),
-            "workers": Gauge("relay_workers", "Workers that are not dead", registry=r),
-        }
-        build = Gauge("relay_build_info", "The version that runs", ["version"], registry=r)
+        build = c.gauge("relay_build_info", "The version that runs", "version")
         build.labels(_version()).set(1)
-        ProcessCollector(registry=r)
+        self.table = TableGauges()
+        self.registry.register(self.table)
+        ProcessCollector(registry=self.registry)
+        self.series = [*self._catalogue.series, *self.table.series()]
         self._destinations = BoundedLabels(DESTINATION_LABELS)
+        self._event_types = BoundedLabels(EVENT_TYPE_LABELS)
         self._incidents_seen: dict[str, int] = {}
+
+    def watch(self, readiness: Callable[[], str | None], overdue: Callable[[], float]) -> None:
+        """Ask these whenever somebody looks."""
+        self._ready.set_function(lambda: float(readiness() is None))
+        self._overdue.set_function(overdue)
+
+    def took(self, events: int) -> None:
+        """Count a claim that found something."""
+        self.claimed.inc(events)
+        self.batch_events.observe(events)
 
     def published(self, events: Sequence[Event], outcomes: Sequence[Outcome]) -> None:
         """Count one batch by destination and outcome, and time its confirmed events."""
-        pairs = zip(events, outcomes, strict=True)
-        named = [(event, outcome_name(outcome)) for event, outcome in pairs]
-        for (destination, name), number in Tally((event.destination, name) for event, name in named).items():
-            self._published.labels(self._destinations.label(destination), name).inc(number)
+        kinds = list(map(type, outcomes))
+        for (destination, kind), number in Tally(zip(map(_destination, events), kinds, strict=True)).items():
+            self._published.labels(self._destinations.label(destination), outcome_name(kind)).inc(number)
+        confirmed = events
+        if kinds.count(Delivered) < len(kinds):
+            confirmed = [
+                event
+                for event, outcome in zip(events, outcomes, strict=True)
+                if isinstance(outcome, Delivered)
+            ]
         now = datetime.now(UTC)
-        # Rows of one transaction share their created_at.
-        created = Tally(event.created_at for event, name in named if name == "delivered")
-        ages: Tally[float] = Tally()
-        for at, number in created.items():
-            # Never negative: the database's clock may be ahead of this one.
-            ages[max((now - at).total_seconds(), 0.0)] += number
-        self.commit_to_confirm.observe(ages)
+        for event_type, created in self._created(confirmed).items():
+            self.commit_to_confirm.observe(event_type, created, now)
+
+    def _created(self, events: Sequence[Event]) -> Mapping[str, list[datetime]]:
+        """When the events were created, by the label of their type."""
+        types = list(map(_event_type, events))
+        created = list(map(_created_at, events))
+        if types and types.count(types[0]) == len(types):
+            return {self._event_types.label(types[0]): created}
+        found: defaultdict[str, list[datetime]] = defaultdict(list)
+        for event_type, at in zip(types, created, strict=True):
+            found[event_type].append(at)
+        labelled: defaultdict[str, list[datetime]] = defaultdict(list)
+        for event_type, moments in found.items():
+            labelled[self._event_types.label(event_type)] += moments
+        return labelled
 
     def incidents(self, counts: Mapping[str, int]) -> None:
         """Show what the publisher has counted since it was made."""
@@ -109,68 +135,13 @@ class Metrics:
         self.lost_leases.inc(leases)
         self.reaped_events.inc(events)
 
-    def gauges(self, reading: Reading) -> None:
-        """Show what the database said; what it did not say stays as it was."""
-        for name, gauge in self._gauges.items():
-            value = getattr(reading, name)
-            if value is not None:
-                gauge.set(value)
 
-
-def outcome_name(outcome: Outcome) -> str:
-    match outcome:
-        case Delivered():
-            return "delivered"
-        case Unconfirmed():
-            return "unconfirmed"
-        case Refused():
-            return "refused"
-        case _:
-            assert_never(outcome)
-
-
-class BoundedLabels:
-    """The first values as they are, without passwords; all further ones as `other`."""
-
-    def __init__(self, limit: int) -> None:
-        self._limit = limit
-        self._known: dict[str, str] = {}
-
-    def label(self, value: str) -> str:
-        known = self._known.get(value)
-        if known is None:
-            if len(self._known) >= self._limit:
-                return OTHER
-            known = self._known[value] = shown(value)
-        return known
-
-
-class BulkHistogram(Collector):
-    """A histogram that takes a whole batch at once, because the relay would otherwise observe each event."""
-
-    def __init__(self, name: str, documentation: str, bounds: Sequence[float]) -> None:
-        self._name = name
-        self._documentation = documentation
-        self._bounds = list(bounds)
-        self._lock = threading.Lock()
-        self._counts = [0] * (len(bounds) + 1)
-        self._sum = 0.0
-
-    def observe(self, values: Mapping[float, int]) -> None:
-        """Add each value as often as its number says."""
-        with self._lock:
-            for value, number in values.items():
-                self._counts[bisect_left(self._bounds, value)] += number
-                self._sum += value * number
-
-    def collect(self) -> Iterable[HistogramMetricFamily]:
-        with self._lock:
-            counts, total = list(self._counts), self._sum
-        buckets, seen = [], 0
-        for bound, count in zip([*map(str, self._bounds), "+Inf"], counts, strict=True):
-            seen += count
-            buckets.append((bound, seen))
-        yield HistogramMetricFamily(self._name, self._documentation, buckets=buckets, sum_value=total)
+@cache
+def outcome_name(kind: type[Outcome]) -> str:
+    for known, name in ((Delivered, "delivered"), (Unconfirmed, "unconfirmed"), (Refused, "refused")):
+        if issubclass(kind, known):
+            return name
+    raise TypeError(f"{kind.__name__} is no outcome")
 
 
 def _version() -> str:

@@ -35,7 +35,7 @@ def limited(
             )
             yield
     except psycopg.errors.QueryCanceled as error:
-        raise TooSlow(f"{what} took longer than {seconds:.0f} s and was given up: {remedy}") from error
+        raise TooSlow(f"{what} took longer than {seconds:g} s and was given up: {remedy}") from error
 
 
 def _switch(on: bool) -> str:

@@ -10,7 +10,8 @@ from psycopg import Connection
 from psycopg.rows import dict_row
 
 from relay.store.connection import Table
-from relay.store.inspect import ROWS_FOR_GAUGES, Counting
+from relay.store.counting import Counting
+from relay.store.gauges import ROWS_FOR_GAUGES
 from relay.store.limits import limited
 from relay.store.sqltext import fill
 

@@ -54,6 +54,16 @@ SELECT DISTINCT l.claimed_by FROM {leases} l
 WHERE NOT EXISTS (SELECT FROM {workers} w WHERE w.id = l.claimed_by AND w.status <> 'dead')
    OR l.claimed_by IN (SELECT id FROM buried)
 """
+# One holder, as long as it renews in time. Where two took a free post at once, the later by name gives way.
+# Lazily committed: after a crash of the server somebody takes the post anew.
+KEEP_HOUSE = """
+WITH lazily AS MATERIALIZED (SELECT set_config('synchronous_commit', 'off', true))
+UPDATE {workers} w SET housekeeper_until = clock_timestamp() + %(seconds)s * interval '1 second' FROM lazily
+WHERE w.id = %(worker)s AND w.status <> 'dead' AND NOT EXISTS (
+  SELECT FROM {workers} o
+  WHERE o.id <> w.id AND o.status <> 'dead' AND o.housekeeper_until > clock_timestamp()
+    AND (o.id < w.id OR w.housekeeper_until IS NULL OR w.housekeeper_until <= clock_timestamp()))
+"""
 CLAIMING = "SELECT id FROM {workers} WHERE status = 'alive' ORDER BY id"
 OTHERS = "SELECT id, metadata FROM {workers} WHERE status <> 'dead'"
 
@@ -70,6 +80,7 @@ class Registry:
         self._bury = fill(BURY, table.name, HAS_LOCK=HAS_LOCK)
         self._others = fill(OTHERS, table.name)
         self._claiming = fill(CLAIMING, table.name)
+        self._keep_house = fill(KEEP_HOUSE, table.name)
 
     def register(self, conn: Connection[Any], worker: str, metadata: dict[str, Any]) -> None:
         """Register on the connection that will hold the worker's session lock."""
@@ -110,6 +121,13 @@ class Registry:
     def claiming(self, conn: Connection[Any]) -> list[str]:
         """Those who share the buckets: alive and not on their way out."""
         return [row[0] for row in conn.execute(self._claiming)]
+
+    def keep_house(self, conn: Connection[Any], worker: str, seconds: float) -> bool:
+        """Hold or take the housekeeper's post for so long; False: another worker has it.
+
+        One statement outside of any transaction block: a worker that freezes holds nobody up.
+        """
+        return conn.execute(self._keep_house, {"worker": worker, "seconds": seconds}).rowcount == 1
 
     def living(self, conn: Connection[Any]) -> dict[str, dict[str, Any]]:
         return dict(conn.execute(self._others).fetchall())

@@ -168,7 +168,7 @@ class Claimer:
             return Look(None, 0)
         self._metrics.claim_seconds.observe(monotonic() - started)
         if look.claim:
-            self._metrics.claimed.inc(len(look.claim.events))
+            self._metrics.took(len(look.claim.events))
             self._in_flight.enter()
             batch = Batch(look.claim, started + self._publish_seconds, limits.only if limits.probe else None)
             if not self._claimed.put(batch):

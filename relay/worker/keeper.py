@@ -1,5 +1,8 @@
 """Keeps the worker known as alive and takes back what others have lost. Owns one connection.
 
+Every worker keeps house, whoever gets the lock; only the gauges of the whole outbox are read by one, the
+housekeeper. It holds its post by a lease of seconds: who freezes or dies loses it, who leaves frees it.
+
 That connection holds the worker's session lock: if it breaks, others may take the worker for dead, so
 the worker ends this registration and starts anew under another id.
 """
@@ -18,7 +21,7 @@ from relay.pace import Paces
 from relay.ring import owned_buckets
 from relay.scan import BUCKETS
 from relay.store.connection import transaction
-from relay.store.inspect import Gauges
+from relay.store.gauges import Gauges
 from relay.store.prune import Pruning
 from relay.store.reap import LEASES_PER_REAP, Reaping
 from relay.store.workers import Registry
@@ -30,6 +33,8 @@ TICK_SECONDS = 1.0
 GAUGES_SECONDS = 5.0
 TELL_SECONDS = 2.0
 PRUNE_SECONDS = 60.0
+POST_SECONDS = 6.0
+RENEW_SECONDS = 2.0
 
 
 class Keeper:
@@ -65,6 +70,7 @@ class Keeper:
         self._next_heartbeat = 0.0
         self._next_gauges = 0.0
         self._next_prune = 0.0
+        self._next_renewal = 0.0
         self._next_tell = 0.0
         self._told: list[Tally] = []
 
@@ -82,9 +88,13 @@ class Keeper:
 
     def run(self) -> None:
         """Until stopped; deregisters at the end."""
-        while not self._ended.wait(TICK_SECONDS):
-            self.tick(monotonic())
-        self._registry.deregister(self._conn, self._worker)
+        try:
+            while not self._ended.wait(TICK_SECONDS):
+                self.tick(monotonic())
+            self._registry.deregister(self._conn, self._worker)
+        finally:
+            self._metrics.table.resign()
+            self._metrics.owned_buckets.set(0)
 
     def tick(self, now: float) -> None:
         if now >= self._next_heartbeat:
@@ -94,12 +104,7 @@ class Keeper:
         self._keep_house(now)
         self._share_buckets()
         self._tell(now)
-        if now >= self._next_gauges:
-            self._next_gauges = now + GAUGES_SECONDS
-            reading = self._gauges.read(self._conn)
-            self._metrics.gauges(reading)
-            if reading.workers is not None:
-                self._paces.share(int(reading.workers))
+        self._read_gauges()
         self._answered = monotonic()
 
     def _keep_house(self, now: float) -> None:
@@ -113,6 +118,21 @@ class Keeper:
                 gone = self._pruning.prune(self._conn)
                 self._next_prune = now + (0.0 if gone else PRUNE_SECONDS)
 
+    def _read_gauges(self) -> None:
+        """As the housekeeper; all others show nothing."""
+        now = monotonic()
+        if now >= self._next_renewal:
+            if not self._registry.keep_house(self._conn, self._worker, POST_SECONDS):
+                self._metrics.table.resign()
+                self._next_gauges = 0.0
+                return
+            self._next_renewal = now + RENEW_SECONDS
+            self._metrics.table.hold(now + POST_SECONDS)
+        if now >= self._next_gauges:
+            self._next_gauges = now + GAUGES_SECONDS
+            if reading := self._gauges.read(self._conn):
+                self._metrics.table.show(reading)
+
     def _share_buckets(self) -> None:
         """Watch the buckets that are this worker's among those who live now."""
         colleagues = self._registry.claiming(self._conn)
@@ -121,6 +141,8 @@ class Keeper:
             buckets = owned_buckets(self._worker, colleagues)
             log.info("watching %d of %d buckets, %d workers", len(buckets), BUCKETS, len(colleagues))
             self._own(buckets)
+            self._metrics.owned_buckets.set(len(buckets))
+            self._paces.share(len(colleagues))
 
     def _tell(self, now: float) -> None:
         """What this worker has done so far, for the operator's pages; twice the same says that it rests."""

@@ -27,7 +27,7 @@ from relay.scan import BUCKETS
 from relay.settings import Settings
 from relay.store.claim import Claiming, Limits
 from relay.store.connection import StoreConnection, Table, connect, hang_up, resolve
-from relay.store.inspect import Gauges
+from relay.store.gauges import Gauges
 from relay.store.migrate import require_current
 from relay.store.pauses import Breakers
 from relay.store.prune import Pruning

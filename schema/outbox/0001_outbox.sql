@@ -119,7 +119,9 @@ CREATE TABLE {workers} (
   status       text NOT NULL CHECK (status IN ('alive', 'draining', 'dead')),
   last_seen_at timestamptz NOT NULL DEFAULT now(),
   started_at   timestamptz NOT NULL DEFAULT now(),
-  metadata     jsonb NOT NULL DEFAULT '{{}}'
+  metadata     jsonb NOT NULL DEFAULT '{{}}',
+  -- Until then this worker reads the gauges of the whole outbox. Not in the row that writers look at.
+  housekeeper_until timestamptz
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 200);
 
 -- What is held: by an operator, or by a breaker until it is worth another try.

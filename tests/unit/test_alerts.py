@@ -1,4 +1,4 @@
-"""The alerts fire on what they are about and on nothing else; they and the dashboard name only what exists."""
+"""The alerts fire on what they are about and on nothing else; they and the dashboard name what exists."""
 
 import json
 import re

@@ -1,99 +1,146 @@
-"""The relay's HTTP endpoints: /metrics, /livez, /readyz.
+"""The relay's HTTP address: /metrics, /livez, /readyz, and the operator's pages where the extra `web` is.
 
 /livez answers as long as the process does, without asking the database; /readyz says 503 and why while the
 relay is not relaying. The default port moves to the next free one; a port that somebody chose must be free.
+Without the extra a small server of the standard library answers the same three, and says what to install.
 """
 
 import errno
 import logging
 import socket
-import socketserver
 import threading
 from collections.abc import Callable
 from functools import partial
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from importlib.util import find_spec
+from typing import Protocol
 from urllib.parse import urlsplit
 
 from prometheus_client.exposition import choose_encoder
 
-from relay.errors import SettingsError
+from relay.errors import MissingExtra, SettingsError
 from relay.metrics import Metrics
 from relay.settings import Settings
 
 log = logging.getLogger(__name__)
 
 PORTS_TO_TRY = 100
+BACKLOG = 128
 TEXT = "text/plain; charset=utf-8"
 
 Readiness = Callable[[], str | None]
+
+
+def has_pages() -> bool:
+    """Whether the extra `web` is installed."""
+    return all(find_spec(name) is not None for name in ("starlette", "uvicorn"))
+
+
+class _Serving(Protocol):
+    def start(self) -> None: ...
+    def stop(self) -> None: ...
 
 
 class HttpServer:
     """One server on the setting `http`; readiness() says None when ready, otherwise why not."""
 
     def __init__(self, settings: Settings, metrics: Metrics, readiness: Readiness) -> None:
+        self._settings = settings
         self._address = settings.http
         self._chosen = "http" in settings.model_fields_set
-        self._handler = _handler(metrics, readiness)
-        self._server: _Server | None = None
-        self._thread: threading.Thread | None = None
+        self._metrics = metrics
+        self._readiness = readiness
+        self._port: int | None = None
+        self._server: _Serving | None = None
 
     @property
     def port(self) -> int | None:
         """The port in use; None while stopped or switched off."""
-        return int(self._server.server_address[1]) if self._server else None
+        return self._port
 
     def start(self) -> None:
         """Listen; SettingsError where the address cannot be used."""
         if self._address == "off" or self._server is not None:
             return
         host, _, port = self._address.rpartition(":")
-        self._server = self._bind(host.strip("[]"), int(port))
-        serve = partial(self._server.serve_forever, poll_interval=0.1)
-        self._thread = threading.Thread(target=serve, name="relay-http", daemon=True)
-        self._thread.start()
-        log.info("metrics and health on http://%s:%d", host, self.port)
+        listener = self._bind(host.strip("[]"), int(port))
+        self._port = int(listener.getsockname()[1])
+        try:
+            self._server = self._serving(listener)
+            self._server.start()
+        except BaseException:
+            listener.close()
+            self._server = self._port = None
+            raise
+        what = "metrics, health and the operator's pages" if has_pages() else "metrics and health"
+        log.info("%s on http://%s:%d", what, host, self._port)
 
     def stop(self) -> None:
-        server, self._server = self._server, None
+        server, self._server, self._port = self._server, None, None
         if server is not None:
-            server.shutdown()
-            server.server_close()
-        if self._thread is not None:
-            self._thread.join()
+            server.stop()
 
-    def _bind(self, host: str, port: int) -> "_Server":
+    def _serving(self, listener: socket.socket) -> _Serving:
+        if not has_pages():
+            return _Plain(listener, _handler(self._metrics, self._readiness))
+        from relay.web.server import PagesServer  # noqa: PLC0415 - the extra may not be installed
+
+        return PagesServer(listener, self._settings, self._metrics, self._readiness)
+
+    def _bind(self, host: str, port: int) -> socket.socket:
         last = port if self._chosen else min(port + PORTS_TO_TRY, 65535)
         for candidate in range(port, last + 1):
             try:
-                server = _Server(host, candidate, self._handler)
+                listener = _listen(host, candidate)
             except OSError as error:
                 if error.errno != errno.EADDRINUSE:
                     raise SettingsError(f"http = {self._address} cannot be used: {error.strerror}") from error
                 continue
             if candidate != port:
                 log.warning("port %d is in use: metrics and health are on port %d", port, candidate)
-            return server
+            return listener
         raise SettingsError(
             f"http = {self._address} is in use: choose another port or stop what listens there"
         )
 
 
-class _Server(ThreadingHTTPServer):
+def _listen(host: str, port: int) -> socket.socket:
+    family, _, _, _, address = socket.getaddrinfo(
+        host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+    )[0]
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address[:2])
+        listener.listen(BACKLOG)
+    except BaseException:
+        listener.close()
+        raise
+    return listener
+
+
+class _Plain(ThreadingHTTPServer):
+    """The small server, on a socket that listens already."""
+
     daemon_threads = True
 
-    def __init__(self, host: str, port: int, handler: type[BaseHTTPRequestHandler]) -> None:
-        family, _, _, _, address = socket.getaddrinfo(
-            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )[0]
-        self.address_family = family
-        super().__init__(address[:2], handler)  # type: ignore[arg-type]
+    def __init__(self, listener: socket.socket, handler: type[BaseHTTPRequestHandler]) -> None:
+        address = listener.getsockname()
+        super().__init__(address[:2], handler, bind_and_activate=False)
+        self.socket.close()
+        self.socket = listener
+        self.server_name, self.server_port = str(address[0]), int(address[1])
+        serve = partial(self.serve_forever, poll_interval=0.1)
+        self._thread = threading.Thread(target=serve, name="relay-http", daemon=True)
 
-    def server_bind(self) -> None:
-        # Not HTTPServer's own, which asks the DNS for this host's name.
-        socketserver.TCPServer.server_bind(self)
-        self.server_name, self.server_port = str(self.server_address[0]), int(self.server_address[1])
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        self.shutdown()
+        self.server_close()
+        self._thread.join()
 
 
 def _handler(metrics: Metrics, readiness: Readiness) -> type[BaseHTTPRequestHandler]:
@@ -113,6 +160,8 @@ def _handler(metrics: Metrics, readiness: Readiness) -> type[BaseHTTPRequestHand
                     reason = readiness()
                     status = HTTPStatus.OK if reason is None else HTTPStatus.SERVICE_UNAVAILABLE
                     self._say(status, reason or "ready")
+                case "/":
+                    self._say(HTTPStatus.NOT_FOUND, str(MissingExtra("this page", "web")))
                 case _:
                     self._say(HTTPStatus.NOT_FOUND, "not found: see /metrics, /livez, /readyz")
 

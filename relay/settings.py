@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 from psycopg import ProgrammingError
 from psycopg.conninfo import conninfo_to_dict
 from pydantic import (
+    AfterValidator,
     BaseModel,
     BeforeValidator,
     ByteSize,
@@ -31,6 +32,7 @@ from relay.names import TableName
 
 PREFIX = "RELAY_"
 HIDDEN = "***"
+SHORTEST_TOKEN = 12
 
 _UNITS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
 _WORDS = {"sec": "s", "second": "s", "min": "m", "minute": "m", "hour": "h", "day": "d", "week": "w"}
@@ -80,6 +82,13 @@ def _address(value: object) -> str:
     return text
 
 
+def _token(value: SecretStr) -> SecretStr:
+    # Whoever reaches the address may guess: short ones are found.
+    if len(value.get_secret_value()) < SHORTEST_TOKEN:
+        raise ValueError(f"use {SHORTEST_TOKEN} characters or more, for example of 'openssl rand -hex 16'")
+    return value
+
+
 def _template(value: object) -> str:
     text = str(value)
     if left := re.search(r"\{[^{}]*\}?|\}", re.sub(r"\{(event_type|key_type)\}", "", text)):
@@ -89,8 +98,7 @@ def _template(value: object) -> str:
 
 Seconds: TypeAlias = Annotated[PositiveFloat, BeforeValidator(seconds)]
 Retention: TypeAlias = Annotated[timedelta | None, BeforeValidator(_retention)]
-# Whoever reaches the address may guess: short ones are found.
-Token: TypeAlias = Annotated[SecretStr, Field(min_length=16)]
+Token: TypeAlias = Annotated[SecretStr, AfterValidator(_token)]
 Template: TypeAlias = Annotated[str, BeforeValidator(_template), Field(min_length=1)]
 
 

@@ -7,7 +7,7 @@ import itertools
 import logging
 import threading
 from collections import OrderedDict
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from time import time
 from typing import Any
 
@@ -37,7 +37,7 @@ class Job:
     reason: str
     started: float
     state: str = "running"  # then done, stopped or failed
-    progress: redrive.Progress = redrive.Progress()
+    progress: redrive.Progress = field(default_factory=redrive.Progress)
     trouble: str | None = None
     stopping: bool = False
 

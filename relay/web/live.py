@@ -37,7 +37,7 @@ class Live:
         self._changed = threading.Condition()
         self._number = 0
         self._watched = 0.0
-        self._stopping = False
+        self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
@@ -46,7 +46,7 @@ class Live:
 
     def stop(self) -> None:
         with self._changed:
-            self._stopping = True
+            self._stopping.set()
             self._changed.notify_all()
         if self._thread is not None:
             self._thread.join()
@@ -61,15 +61,21 @@ class Live:
             return [sample for sample in self._samples if sample["number"] > number]
 
     def _run(self) -> None:
-        while not self._stopping:
-            sample = self._sample()
-            with self._changed:
-                self._number += 1
-                self._samples.append(sample | {"number": self._number, "at": time()})
-                while self._samples[0]["at"] < time() - KEPT_SECONDS:
-                    self._samples.popleft()
-                if self._stopping:
-                    return
+        while not self._stopping.is_set():
+            self._keep(self._sample())
+            self._wait()
+
+    def _keep(self, sample: Sample) -> None:
+        with self._changed:
+            self._number += 1
+            self._samples.append(sample | {"number": self._number, "at": time()})
+            while self._samples[0]["at"] < time() - KEPT_SECONDS:
+                self._samples.popleft()
+
+    def _wait(self) -> None:
+        """Until the next sample is due; a first watcher does not wait for that."""
+        with self._changed:
+            if not self._stopping.is_set():
                 watched = monotonic() - self._watched < ATTENTION_SECONDS
                 self._changed.wait(WATCHED_SECONDS if watched else UNWATCHED_SECONDS)
 

@@ -10,10 +10,18 @@ from urllib.request import Request, urlopen
 
 import pytest
 
+import relay.http
 from relay.errors import SettingsError
 from relay.http import HttpServer
 from relay.metrics import Metrics
 from relay.settings import Settings
+
+
+@pytest.fixture(autouse=True, params=[True, False], ids=["pages", "plain"])
+def with_pages(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
+    """Each test runs with the operator's pages and with the small server that stands in without them."""
+    monkeypatch.setattr(relay.http, "has_pages", lambda: request.param)
+    return bool(request.param)
 
 
 def settings(**values: str) -> Settings:
@@ -87,7 +95,7 @@ def test_a_readiness_that_hangs_does_not_hold_up_the_others() -> None:
         stuck.close()
 
 
-@pytest.mark.parametrize("path", ["/", "/metrics/", "/metricsx", "/../livez"])
+@pytest.mark.parametrize("path", ["/metrics/", "/metricsx", "/../livez"])
 def test_everything_else_is_not_found(path: str) -> None:
     with serving(HttpServer(any_port(), Metrics(), lambda: None)) as server:
         assert get(server, path)[0] == 404
@@ -96,7 +104,17 @@ def test_everything_else_is_not_found(path: str) -> None:
 def test_head_answers_without_a_body_and_other_methods_are_refused() -> None:
     with serving(HttpServer(any_port(), Metrics(), lambda: None)) as server:
         assert get(server, "/livez", "HEAD") == (200, "")
-        assert get(server, "/livez", "POST")[0] == 501
+        assert get(server, "/livez", "POST")[0] in (405, 501)
+
+
+def test_the_first_page_is_there_or_says_what_to_install(with_pages: bool) -> None:
+    with serving(HttpServer(any_port(), Metrics(), lambda: None)) as server:
+        status, text = get(server, "/")
+    if with_pages:
+        assert status == 200
+        assert "<main" in text
+    else:
+        assert (status, text) == (404, "this page needs the extra 'web': pip install 'outbox-relay[web]'\n")
 
 
 def test_a_busy_default_port_moves_to_the_next_free_one_and_says_so(

@@ -196,11 +196,13 @@ def test_every_problem_is_told_at_once_with_its_place(monkeypatch: pytest.Monkey
     [
         (
             {"publish_seconds": 90},
-            "publish_seconds (90 s) must be shorter than lease_seconds (90 s): export RELAY_LEASE_SECONDS=270",
+            "publish_seconds (90 s) must be shorter than lease_seconds (90 s):"
+            " export RELAY_LEASE_SECONDS=270",
         ),
         (
             {"heartbeat_seconds": 30},
-            "heartbeat_seconds (30 s) must be shorter than stale_seconds (30 s): export RELAY_STALE_SECONDS=90",
+            "heartbeat_seconds (30 s) must be shorter than stale_seconds (30 s):"
+            " export RELAY_STALE_SECONDS=90",
         ),
         (
             {"publisher": "rabbitmq", "publish_seconds": 10},
@@ -307,7 +309,7 @@ SECRET = "hunter2hunter2"
 def full_of_secrets(monkeypatch: pytest.MonkeyPatch) -> Settings:
     monkeypatch.setenv("RELAY_RABBITMQ__URL", f"amqp://relay:{SECRET}@mq/")
     monkeypatch.setenv("RELAY_HTTP_TOKEN", SECRET)
-    monkeypatch.setenv("RELAY_OPERATOR_TOKEN", SECRET)
+    monkeypatch.setenv("RELAY_OPERATOR_TOKEN", f"{SECRET}-2")
     monkeypatch.setenv("RELAY_WEBHOOK__SECRET", json.dumps({"a.example": SECRET}))
     config = {
         "sasl.password": SECRET,

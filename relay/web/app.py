@@ -1,0 +1,287 @@
+"""The operator's pages as an application: files for the browser, JSON for the pages, and who may have them.
+
+/metrics, /livez and /readyz answer everybody and never ask the database. Pages and their data are for those
+whom Access lets look; whatever changes something demands an operator's session, its CSRF token, and that the
+request comes from these pages. Every answer carries a policy under which the browser runs nothing but the
+files beside this module.
+"""
+
+import contextlib
+import logging
+from collections.abc import AsyncIterator, Callable
+from http import HTTPStatus
+from importlib.resources import files
+from typing import Any
+
+import anyio.to_thread
+from prometheus_client.exposition import choose_encoder
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Route
+
+from relay import __version__
+from relay.doctor import examine
+from relay.metrics import Metrics
+from relay.settings import Settings
+from relay.web.access import SESSION_SECONDS, Access, Session, Throttle, same_origin
+from relay.web.acts import Acts, actor_of
+from relay.web.answers import Answer, Refused, address_of, body_of, failure_of, json_of, number_of
+from relay.web.checkup import Checkup
+from relay.web.desk import Desk
+from relay.web.live import Live
+from relay.web.reads import Reads
+from relay.web.shield import Shield
+
+log = logging.getLogger(__name__)
+
+THREADS = 8
+PAGES = ("/", "/workers", "/waiting", "/events", "/dead-letters", "/pauses", "/audit", "/doctor", "/sign-in")
+TYPES = {"js": "text/javascript", "css": "text/css", "html": "text/html", "svg": "image/svg+xml"}
+
+Readiness = Callable[[], str | None]
+Handler = Callable[[Request], Answer]
+
+
+class Pages:
+    """One outbox's pages; `app` is the ASGI application."""
+
+    def __init__(self, settings: Settings, metrics: Metrics, readiness: Readiness) -> None:
+        self._settings = settings
+        self._metrics = metrics
+        self._readiness = readiness
+        self._access = Access(settings)
+        self._throttle = Throttle()
+        self._desk = Desk(settings)
+        self._live = Live(self._desk)
+        self._reads = Reads(settings, self._desk)
+        self._acts = Acts(settings, self._desk)
+        self._checkup = Checkup(lambda: examine(settings))
+        self._files = {
+            file.name: file.read_bytes() for file in files("relay.web").joinpath("static").iterdir()
+        }
+        routes = [*self._operations(), *self._pages(), *self._data(), *self._actions()]
+        app = Starlette(routes=routes, lifespan=self._lifespan)
+        app.router.redirect_slashes = False
+        self.app = Shield(app, self._access)
+
+    @contextlib.asynccontextmanager
+    async def _lifespan(self, app: Starlette) -> AsyncIterator[None]:
+        anyio.to_thread.current_default_thread_limiter().total_tokens = THREADS
+        self._live.start()
+        try:
+            yield
+        finally:
+            await run_in_threadpool(self.close)
+
+    def close(self) -> None:
+        self._live.stop()
+        self._acts.jobs.stop()
+        self._desk.close()
+
+    def _operations(self) -> list[Route]:
+        own_thread = anyio.CapacityLimiter(2)
+
+        async def metrics(request: Request) -> Response:
+            encode, content_type = choose_encoder(request.headers.get("accept", ""))
+            return Response(
+                encode(self._metrics.registry), media_type=None, headers={"Content-Type": content_type}
+            )
+
+        async def livez(request: Request) -> Response:
+            return PlainTextResponse("alive\n")
+
+        async def readyz(request: Request) -> Response:
+            reason = await anyio.to_thread.run_sync(self._readiness, limiter=own_thread)
+            status = HTTPStatus.OK if reason is None else HTTPStatus.SERVICE_UNAVAILABLE
+            return PlainTextResponse(f"{reason or 'ready'}\n", status)
+
+        return [Route("/metrics", metrics), Route("/livez", livez), Route("/readyz", readyz)]
+
+    def _pages(self) -> list[Route]:
+        async def page(request: Request) -> Response:
+            return self._file("index.html")
+
+        async def static(request: Request) -> Response:
+            return self._file(request.path_params["name"])
+
+        return [
+            *(Route(path, page) for path in PAGES),
+            Route("/events/{event_id:path}", page),
+            Route("/static/{name}", static),
+        ]
+
+    def _file(self, name: str) -> Response:
+        content = self._files.get(name)
+        kind = TYPES.get(name.rpartition(".")[2])
+        if content is None or kind is None:
+            return PlainTextResponse("not found\n", HTTPStatus.NOT_FOUND)
+        return Response(content, media_type=kind, headers={"Cache-Control": "no-cache"})
+
+    def _data(self) -> list[Route]:
+        reads = self._reads
+        looks: dict[str, Callable[[Any], Answer]] = {
+            "workers": reads.workers,
+            "waiting": reads.waiting,
+            "events": reads.events,
+            "count": reads.count,
+            "dead-letters": reads.dead_letters,
+            "pauses": reads.pauses,
+            "audit": reads.audit,
+        }
+        return [
+            Route("/api/session", self._endpoint(self._session, look=False)),
+            Route("/api/live", self._endpoint(self._live_since)),
+            Route("/api/doctor", self._endpoint(self._doctor)),
+            Route(
+                "/api/event",
+                self._endpoint(lambda r: reads.event({"event_id": r.query_params.get("id", "")})),
+            ),
+            *(Route(f"/api/{name}", self._endpoint(_look(look))) for name, look in looks.items()),
+        ]
+
+    def _actions(self) -> list[Route]:
+        acts = self._acts
+
+        def by(act: Callable[[dict[str, Any], str], Answer]) -> Handler:
+            return lambda request: act(request.state.body, request.state.actor)
+
+        actions: dict[str, Handler] = {
+            "redrive": by(acts.redrive),
+            "preview": lambda request: acts.preview(request.state.body),
+            "pause": by(acts.pause),
+            "held": lambda request: acts.held(request.state.body),
+            "resume": by(acts.resume),
+            "job": lambda request: acts.job(number_of(request.state.body)),
+            "stop": lambda request: acts.job(number_of(request.state.body), stop=True),
+        }
+        return [
+            Route("/api/sign-in", self._sign_in, methods=["POST"]),
+            Route("/api/sign-out", self._sign_out, methods=["POST"]),
+            *(Route(f"/api/do/{name}", self._action(act), methods=["POST"]) for name, act in actions.items()),
+        ]
+
+    def _endpoint(self, handler: Handler, *, look: bool = True) -> Callable[[Request], Any]:
+        """An answer to a look, for those who may."""
+
+        async def endpoint(request: Request) -> Response:
+            try:
+                if look:
+                    self._may_look(request)
+                return json_of(await run_in_threadpool(handler, request))
+            except Exception as error:  # noqa: BLE001 - told in a sentence, or logged
+                return failure_of(error)
+
+        return endpoint
+
+    def _action(self, handler: Handler) -> Callable[[Request], Any]:
+        """An answer to whoever may change something, from these pages."""
+
+        async def endpoint(request: Request) -> Response:
+            try:
+                session = self._may_act(request)
+                request.state.actor = actor_of(session, address_of(request))
+                request.state.body = await body_of(request)
+                return json_of(await run_in_threadpool(handler, request))
+            except Exception as error:  # noqa: BLE001 - told in a sentence, or logged
+                return failure_of(error)
+
+        return endpoint
+
+    def _who(self, request: Request) -> Session | None:
+        return self._access.read(request.cookies.get(self._access.cookie))
+
+    def _may_look(self, request: Request) -> None:
+        if self._access.open_to_all or self._who(request) is not None:
+            return
+        if self._access.closed:
+            raise Refused(
+                HTTPStatus.FORBIDDEN,
+                "closed",
+                "these pages are open to other machines and no token is set: set http_token",
+            )
+        raise Refused(HTTPStatus.UNAUTHORIZED, "token", "sign in with a token")
+
+    def _may_act(self, request: Request) -> Session:
+        self._from_these_pages(request)
+        session = self._who(request)
+        if session is None or session.role != "operator":
+            raise Refused(
+                HTTPStatus.FORBIDDEN, "operator", "sign in with the operator's token to change something"
+            )
+        if not self._access.csrf_is_right(session, request.headers.get("x-relay-csrf", "")):
+            raise Refused(HTTPStatus.FORBIDDEN, "csrf", "this page is not of your session: load it again")
+        return session
+
+    def _from_these_pages(self, request: Request) -> None:
+        if not same_origin(request.headers.get("origin"), request.headers.get("host", "")):
+            raise Refused(HTTPStatus.FORBIDDEN, "origin", "this request does not come from these pages")
+
+    def _session(self, request: Request) -> Answer:
+        session = self._who(request)
+        access = self._access
+        may_look = access.open_to_all or session is not None
+        return {
+            "role": session.role if session else None,
+            "name": session.name if session else None,
+            "csrf": access.csrf(session) if session and session.role == "operator" else None,
+            "may_look": may_look,
+            "closed": access.closed,
+            "can_operate": access.can_operate,
+            "table": self._settings.table if may_look else None,
+            "version": __version__ if may_look else None,
+        }
+
+    async def _sign_in(self, request: Request) -> Response:
+        try:
+            self._from_these_pages(request)
+            body = await body_of(request)
+            address = address_of(request)
+            if (wait := self._throttle.wait(address)) > 0:
+                raise Refused(
+                    HTTPStatus.TOO_MANY_REQUESTS,
+                    "throttled",
+                    f"too many wrong tokens: wait {wait:.0f} s",
+                    wait,
+                )
+            role = self._access.role_of(str(body.get("token", "")))
+            if role is None:
+                self._throttle.wrong(address)
+                log.warning("a wrong token for the operator's pages from %s", address)
+                raise Refused(HTTPStatus.UNAUTHORIZED, "wrong", "this token is not known here")
+            self._throttle.right(address)
+            answer = json_of({"role": role})
+            cookie = self._access.begin(role, str(body.get("name", "")).strip())
+            answer.set_cookie(
+                self._access.cookie,
+                cookie,
+                max_age=SESSION_SECONDS,
+                httponly=True,
+                samesite="strict",
+                secure=request.url.scheme == "https"
+                or request.headers.get("origin", "").startswith("https:"),
+            )
+            return answer
+        except Exception as error:  # noqa: BLE001 - told in a sentence, or logged
+            return failure_of(error)
+
+    async def _sign_out(self, request: Request) -> Response:
+        try:
+            self._from_these_pages(request)
+        except Refused as error:
+            return failure_of(error)
+        answer = json_of({})
+        answer.delete_cookie(self._access.cookie, httponly=True, samesite="strict")
+        return answer
+
+    def _live_since(self, request: Request) -> Answer:
+        after = request.query_params.get("after", "0")
+        return {"samples": self._live.since(int(after) if after.isdigit() else 0)}
+
+    def _doctor(self, request: Request) -> Answer:
+        return self._checkup.state(again="again" in request.query_params)
+
+
+def _look(look: Callable[[Any], Answer]) -> Handler:
+    return lambda request: look(request.query_params)

@@ -1,82 +1,125 @@
-"""The publisher alone against the bare client it is built on: same messages, same broker, turn by turn."""
+"""The publisher alone against the bare client it is built on: same messages, same broker, turn by turn.
 
-from collections.abc import Callable, Sequence
+The bare client sends in batches of the same size and waits for each, as a publisher has to before its events
+can be settled; and once more without ever waiting, which shows what the waits cost.
+"""
+
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from time import monotonic, perf_counter
-from typing import Any
+from typing import Any, Protocol
 
+from relay.bench.brokers import Broker
+from relay.bench.figures import latency, ratio
+from relay.bench.plan import EVENT_TYPE, KEY_TYPE, Plan
 from relay.errors import RelayError
 from relay.event import Event
-from relay.outcome import Delivered
+from relay.outcome import Delivered, Publisher
 from relay.plugins import make_publisher
 from relay.settings import Settings
 
 ROUNDS = 3
-BATCH = 1000
-
-# Seconds that the bare client takes for these batches, after one that is not counted.
-RawLoop = Callable[[Settings, Sequence[Sequence[Event]]], float]
+EVENTS = 20_000
+SINGLES = 300
 
 
-def client_figure(settings: Settings, events: int, payload_bytes: int) -> dict[str, Any] | None:
-    """Events per second of both, the best of a few rounds, and their ratio; None: there is no bare client."""
-    raw_loop = _raw_loops().get(settings.publisher)
-    if raw_loop is None:
+class RawClient(Protocol):
+    def in_batches(self, batches: Sequence[Sequence[Event]]) -> list[float]:
+        """Seconds of each batch, sent when the one before it is confirmed."""
+
+    def free_running(self, batches: Sequence[Sequence[Event]]) -> float:
+        """Seconds for all, with no wait but the last."""
+
+
+def client_figure(settings: Settings, plan: Plan, broker: Broker) -> dict[str, Any] | None:
+    """Events per second of both, the best of a few rounds, and ratios; None: there is no bare client."""
+    if settings.publisher not in ("kafka", "rabbitmq"):
         return None
-    batches = _batches(settings.destination, min(events, 20_000), payload_bytes)
-    publisher = make_publisher(settings)
-    try:
-        publisher.publish(batches[0], monotonic() + settings.publish_seconds)
-        raw, ours = [], []
-        for _ in range(ROUNDS):
-            raw.append(raw_loop(settings, batches))
-            started = perf_counter()
-            for batch in batches:
-                outcomes = publisher.publish(batch, monotonic() + settings.publish_seconds)
-                failed = [outcome for outcome in outcomes if not isinstance(outcome, Delivered)]
-                if failed:
-                    raise RelayError(f"the broker did not take the bench's events: {failed[0].reason}")
-            ours.append(perf_counter() - started)
-    finally:
-        publisher.close()
-    total = sum(map(len, batches))
+    with broker.place() as place:
+        mine = settings.model_copy(update={"destination": place.name})
+        batches = _batches(place.name, min(plan.events, EVENTS), mine.batch_size, plan.payload_bytes)
+        raw = _raw_client(mine)
+        publisher = make_publisher(mine)
+        try:
+            return _compare(raw, publisher, batches, mine.publish_seconds)
+        finally:
+            publisher.close()
+
+
+def _compare(
+    raw: RawClient, publisher: Publisher, batches: list[list[Event]], publish_seconds: float
+) -> dict[str, Any]:
+    def publish() -> float:
+        started = perf_counter()
+        for batch in batches:
+            for outcome in publisher.publish(batch, monotonic() + publish_seconds):
+                if type(outcome) is not Delivered:
+                    raise RelayError(f"the broker did not take the bench's events: {outcome}")
+        return perf_counter() - started
+
+    publisher.publish(batches[0], monotonic() + publish_seconds)
+    raw.in_batches(batches[:1])
+    in_batches, free, ours = [], [], []
+    for _ in range(ROUNDS):
+        in_batches.append(sum(raw.in_batches(batches)))
+        ours.append(publish())
+        free.append(raw.free_running(batches))
+    singles = raw.in_batches([[event] for batch in batches for event in batch][:SINGLES])
+    events = sum(map(len, batches))
+    rate, client, running = events / min(ours), events / min(in_batches), events / min(free)
     return {
-        "client_events_per_second": round(total / min(raw)),
-        "publisher_events_per_second": round(total / min(ours)),
-        "ratio": round(min(raw) / min(ours), 2),
+        "client_events_per_second": round(client),
+        "client_free_running_events_per_second": round(running),
+        "publisher_events_per_second": round(rate),
+        "ratio": ratio(rate, client),
+        "ratio_of_free_running": ratio(rate, running),
+        "client_one_message_ms": latency(singles),
     }
 
 
-def _batches(destination: str, events: int, payload_bytes: int) -> list[list[Event]]:
+def _batches(destination: str, events: int, size: int, payload_bytes: int) -> list[list[Event]]:
     now = datetime.now(UTC)
     payload = b'{"note": "%s"}' % (b"x" * max(0, payload_bytes - 12))
     made = [
-        Event(n, f"order:{n}", f"bench-{n}", "OrderPaid", destination, payload, None, now, 1, 1, 5)
+        Event(n, f"{KEY_TYPE}:{n}", f"bench-{n}", EVENT_TYPE, destination, payload, None, now, 1, 1, 5)
         for n in range(1, events + 1)
     ]
-    return [made[start : start + BATCH] for start in range(0, events, BATCH)]
+    return [made[start : start + size] for start in range(0, events, size)]
 
 
-def _raw_loops() -> dict[str, RawLoop]:
-    return {"kafka": _raw_kafka, "rabbitmq": _raw_rabbitmq}
+def _raw_client(settings: Settings) -> RawClient:
+    return _RawKafka(settings) if settings.publisher == "kafka" else _RawRabbit(settings)
 
 
-def _raw_rabbitmq(settings: Settings, batches: Sequence[Sequence[Event]]) -> float:
-    from relay.bench.rabbitmq_ceiling import RawPikaLoop  # noqa: PLC0415 - an extra
+class _RawKafka:
+    def __init__(self, settings: Settings) -> None:
+        from confluent_kafka.admin import AdminClient  # noqa: PLC0415 - an extra
 
-    return RawPikaLoop(
-        settings.publisher_section()["url"], [event for batch in batches for event in batch]
-    ).run()
+        from relay.bench.kafka_ceiling import RawKafkaLoop  # noqa: PLC0415
+
+        options = settings.publisher_section()
+        servers, topic = options["bootstrap_servers"], settings.destination
+        admin = AdminClient({**options["config"], "bootstrap.servers": servers})
+        self._partitions = len(admin.list_topics(topic, timeout=10).topics[topic].partitions)
+        self._loop = RawKafkaLoop(servers, options["config"])
+
+    def in_batches(self, batches: Sequence[Sequence[Event]]) -> list[float]:
+        return self._loop.in_batches(batches, self._partitions)
+
+    def free_running(self, batches: Sequence[Sequence[Event]]) -> float:
+        return self._loop.free_running(batches, self._partitions)
 
 
-def _raw_kafka(settings: Settings, batches: Sequence[Sequence[Event]]) -> float:
-    from confluent_kafka.admin import AdminClient  # noqa: PLC0415 - an extra
+class _RawRabbit:
+    def __init__(self, settings: Settings) -> None:
+        self._url: str = settings.publisher_section()["url"]
 
-    from relay.bench.kafka_ceiling import raw_kafka_loop  # noqa: PLC0415
+    def in_batches(self, batches: Sequence[Sequence[Event]]) -> list[float]:
+        from relay.bench.rabbitmq_ceiling import in_batches  # noqa: PLC0415 - an extra
 
-    options = settings.publisher_section()
-    admin = AdminClient({**options["config"], "bootstrap.servers": options["bootstrap_servers"]})
-    partitions = len(
-        admin.list_topics(settings.destination, timeout=10).topics[settings.destination].partitions
-    )
-    return raw_kafka_loop(options["bootstrap_servers"], batches, partitions, config=options["config"])
+        return in_batches(self._url, batches)
+
+    def free_running(self, batches: Sequence[Sequence[Event]]) -> float:
+        from relay.bench.rabbitmq_ceiling import free_running  # noqa: PLC0415 - an extra
+
+        return free_running(self._url, batches)

@@ -2,10 +2,10 @@
 
 The same messages with the same keys, partitions and headers, through a producer with the same settings, and
 a delivery callback for each that does nothing but notice an error. Headers are made in the loop, as anyone
-who publishes such messages has to, unless `prepared` asks for messages that were made beforehand.
+who publishes such messages has to.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from time import perf_counter
 from typing import Any, NamedTuple
 
@@ -45,6 +45,10 @@ class RawKafkaLoop:
         self._errors: list[Any] = []
 
     def publish(self, messages: Iterable[RawMessage]) -> None:
+        self._produce(messages)
+        self._flush()
+
+    def _produce(self, messages: Iterable[RawMessage]) -> None:
         produce, confirm = self._producer.produce, self._confirm
         for topic, value, key, partition, headers in messages:
             produce(
@@ -55,28 +59,29 @@ class RawKafkaLoop:
                 headers=headers,  # type: ignore[arg-type]
                 on_delivery=confirm,
             )
+
+    def _flush(self) -> None:
         if self._producer.flush(60) or self._errors:
             raise RelayError(f"Kafka did not take all messages of the raw loop: {self._errors[:1]}")
+
+    def in_batches(self, batches: Sequence[Sequence[Event]], partitions: int) -> list[float]:
+        """Seconds of each."""
+        seconds = []
+        for batch in batches:
+            started = perf_counter()
+            self.publish(raw_messages(batch, partitions))
+            seconds.append(perf_counter() - started)
+        return seconds
+
+    def free_running(self, batches: Sequence[Sequence[Event]], partitions: int) -> float:
+        """Seconds for all of them, without a wait in between."""
+        started = perf_counter()
+        for batch in batches:
+            self._produce(raw_messages(batch, partitions))
+            self._producer.poll(0)
+        self._flush()
+        return perf_counter() - started
 
     def _confirm(self, error: Any, _message: Any) -> None:
         if error is not None:
             self._errors.append(error)
-
-
-def raw_kafka_loop(
-    servers: str,
-    batches: Sequence[Sequence[Event]],
-    partitions: int,
-    *,
-    prepared: bool = False,
-    config: Mapping[str, Any] | None = None,
-    clock: Callable[[], float] = perf_counter,
-) -> float:
-    """Seconds for these batches, one after the other; the first one is sent before the clock starts, too."""
-    loop = RawKafkaLoop(servers, config)
-    loop.publish(raw_messages(batches[0], partitions))
-    made = [list(raw_messages(batch, partitions)) for batch in batches] if prepared else None
-    started = clock()
-    for messages in made or (raw_messages(batch, partitions) for batch in batches):
-        loop.publish(messages)
-    return clock() - started

@@ -1,7 +1,8 @@
 """What pika does by itself: the ceiling of the RabbitMQ publisher.
 
-The same messages through one channel with confirms, a window of them on their way at a time, and nothing
-kept of an acknowledgement but that it came.
+The same messages through one channel with confirms, and nothing kept of an acknowledgement but that it came.
+Twice: in batches, as the publisher sends them (a window of unconfirmed messages, and a wait at the end of
+each batch until all of it is confirmed), and free-running (the window, and never a wait).
 """
 
 from collections.abc import Sequence
@@ -10,31 +11,48 @@ from typing import Any
 
 import pika
 
+from publishers.rabbitmq import WINDOW
 from relay.event import Event
 from relay.message import plain_headers
 
-WINDOW = 1000
-
 
 class RawPikaLoop:
-    def __init__(self, url: str, events: Sequence[Event]) -> None:
-        self._events = events
-        self._sent = 0
+    """One run: each batch is sent when the one before it is confirmed."""
+
+    def __init__(self, url: str, batches: Sequence[Sequence[Event]]) -> None:
+        self._batches = batches
+        self._batch = 0
+        self._sent_of_batch = 0
+        self._tag = 0
         self._acked = 0
         self._unconfirmed: set[int] = set()
-        self._started = self._ended = 0.0
+        self._started = 0.0
+        self.seconds: list[float] = []  # of each batch
         self._channel: Any = None
+        self._failure: BaseException | None = None
         self._connection = pika.SelectConnection(
             pika.URLParameters(url),
             on_open_callback=lambda connection: connection.channel(on_open_callback=self._opened),
-            on_close_callback=lambda connection, _reason: connection.ioloop.stop(),
+            on_open_error_callback=self._failed,
+            on_close_callback=self._closed,
         )
 
-    def run(self) -> float:
-        """Seconds from the first message to the last acknowledgement."""
+    def run(self) -> list[float]:
+        """Seconds from the first message of each batch to its last acknowledgement."""
         self._connection.ioloop.start()
         self._connection.ioloop.close()
-        return self._ended - self._started
+        if self._failure is not None:
+            raise self._failure
+        return self.seconds
+
+    def _failed(self, connection: Any, error: BaseException) -> None:
+        self._failure = error
+        connection.ioloop.stop()
+
+    def _closed(self, connection: Any, error: BaseException) -> None:
+        if len(self.seconds) < len(self._batches):
+            self._failure = error
+        connection.ioloop.stop()
 
     def _opened(self, channel: Any) -> None:
         self._channel = channel
@@ -45,8 +63,9 @@ class RawPikaLoop:
         self._pump()
 
     def _pump(self) -> None:
-        while self._sent < len(self._events) and len(self._unconfirmed) < WINDOW:
-            event = self._events[self._sent]
+        batch = self._batches[self._batch]
+        while self._sent_of_batch < len(batch) and len(self._unconfirmed) < WINDOW:
+            event = batch[self._sent_of_batch]
             properties = pika.BasicProperties(
                 content_type="application/json",
                 delivery_mode=2,
@@ -58,8 +77,9 @@ class RawPikaLoop:
             self._channel.basic_publish(
                 event.destination, event.event_type, event.payload, properties, mandatory=True
             )
-            self._sent += 1
-            self._unconfirmed.add(self._sent)
+            self._sent_of_batch += 1
+            self._tag += 1
+            self._unconfirmed.add(self._tag)
 
     def _confirmed(self, frame: Any) -> None:
         tag = frame.method.delivery_tag
@@ -68,8 +88,23 @@ class RawPikaLoop:
             self._acked = max(self._acked, tag)
         else:
             self._unconfirmed.discard(tag)
-        if not self._unconfirmed and self._sent == len(self._events):
-            self._ended = perf_counter()
+        if self._unconfirmed or self._sent_of_batch < len(self._batches[self._batch]):
+            self._pump()
+            return
+        now = perf_counter()
+        self.seconds.append(now - self._started)
+        self._batch, self._sent_of_batch = self._batch + 1, 0
+        if self._batch == len(self._batches):
             self._connection.close()
         else:
+            self._started = now
             self._pump()
+
+
+def in_batches(url: str, batches: Sequence[Sequence[Event]]) -> list[float]:
+    return RawPikaLoop(url, batches).run()
+
+
+def free_running(url: str, batches: Sequence[Sequence[Event]]) -> float:
+    """Seconds for all of them as one batch."""
+    return sum(RawPikaLoop(url, [[event for batch in batches for event in batch]]).run())

@@ -1,151 +1,110 @@
-"""Runs the measurements one after the other and gathers the figures."""
+"""Runs the stages of a bench one after the other and gathers the figures."""
 
+import os
+import platform
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
-from time import monotonic, sleep
+from dataclasses import asdict, replace
 from typing import Any
 
 from psycopg import Connection
 
-from publishers.memory import MemoryPublisher
+from relay.bench.brokers import broker_of
+from relay.bench.checker import Verdict
 from relay.bench.client import client_figure
-from relay.bench.measure import Cost, local_postmaster, measured
-from relay.bench.table import bench_outbox, fill_outbox
-from relay.errors import RelayError
-from relay.metrics import Metrics
-from relay.names import TableName
-from relay.outcome import Publisher
-from relay.plugins import make_publisher
-from relay.scan import Scan
+from relay.bench.figures import Figure, ratio
+from relay.bench.local_processes import local_postmaster
+from relay.bench.measure import Meter
+from relay.bench.plan import Plan
+from relay.bench.stage import Site, drain, steady
+from relay.bench.table import bench_outbox
 from relay.settings import Settings
-from relay.settlement import Settlement
-from relay.store.claim import Claim, Claiming, Limits
-from relay.store.connection import connect, resolve
-from relay.store.settle import Settling
-from relay.worker.registration import Registration
-from relay.worker.state import Hold
+from relay.store.connection import connect
 
-
-@dataclass(frozen=True)
-class Plan:
-    events: int = 100_000
-    keys: int = 20_000
-    payload_bytes: int = 200
-
-
-@dataclass(frozen=True)
-class Figure:
-    """One measured drain."""
-
-    name: str
-    events: int
-    cost: Cost
-    ceiling: float | None = None  # events per second of the raw loop in the same run
-
-    @property
-    def rate(self) -> float:
-        return self.events / self.cost.seconds
-
-    def as_dict(self) -> dict[str, Any]:
-        micro = 1e6 / self.events
-        return {
-            "name": self.name,
-            "events": self.events,
-            "seconds": round(self.cost.seconds, 3),
-            "events_per_second": round(self.rate),
-            "ratio_of_raw_loop": round(self.rate / self.ceiling, 2) if self.ceiling else None,
-            "relay_cpu_us_per_event": round(self.cost.relay_cpu * micro, 1),
-            "database_cpu_us_per_event": (
-                None if self.cost.database_cpu is None else round(self.cost.database_cpu * micro, 1)
-            ),
-            "peak_rss_mib": round(self.cost.peak_rss_bytes / 2**20, 1),
-        }
+RAW_LOOP = "raw claim-and-settle loop"
+NO_BROKER = "relay, no broker"
 
 
 def run_bench(settings: Settings, plan: Plan, progress: Callable[[str], None]) -> dict[str, Any]:
-    """The raw loop, the relay without a broker, and the relay with the publisher of the settings."""
+    """The ceilings, the drains and the steady load, each checked. The schema it uses is its own."""
     url = settings.database_url.get_secret_value()
+    broker = broker_of(settings, plan)
     with bench_outbox(url) as name, connect(url, "bench") as conn:
-        mine = settings.model_copy(update={"table": f"{name.schema}.{name.table}"})
-        postmaster = local_postmaster(conn.info.backend_pid)
+        progress(f"in the schema {name.schema}, which is dropped at the end")
+        postmaster = local_postmaster(conn.info.backend_pid, conn.info.host)
+        meter = Meter(conn, name.schema or "", postmaster, broker.process)
+        bench = _Bench(Site(conn, name, settings, broker, meter, url), plan, progress)
+        bench.run()
+        return {
+            "machine": _machine(conn, postmaster, broker.process),
+            "publisher": settings.publisher,
+            "completion": settings.completion,
+            "batch_size": settings.batch_size,
+            "plan": asdict(plan),
+            **bench.result(),
+        }
 
-        def drained(title: str, drain: Callable[[], None]) -> Cost:
-            progress(f"filling {plan.events:,} events for: {title}")
-            fill_outbox(conn, name, plan.events, plan.keys, plan.payload_bytes)
-            progress(title)
-            with measured(postmaster, lambda: _wait_for_ended_backends(conn)) as cost:
-                drain()
-            _must_be_empty(conn, name, title)
-            return cost
 
-        raw = Figure(
-            "raw claim-and-settle loop", plan.events, drained("raw loop", lambda: _raw_loop(mine, url, name))
-        )
-        figures = [raw]
-        memory = drained("relay, no broker", lambda: _relay(mine, MemoryPublisher({"discard": True})))
-        figures.append(Figure("relay, no broker", plan.events, memory, raw.rate))
-        if settings.publisher not in ("memory", "stdout"):
-            publisher = make_publisher(settings)
-            try:
-                cost = drained(f"relay to {settings.publisher}", lambda: _relay(mine, publisher))
-            finally:
-                publisher.close()
-            figures.append(Figure(f"relay to {settings.publisher}", plan.events, cost, raw.rate))
-        progress(f"{settings.publisher}: the publisher alone, and its bare client")
-        client = client_figure(settings, plan.events, plan.payload_bytes)
+class _Bench:
+    def __init__(self, site: Site, plan: Plan, progress: Callable[[str], None]) -> None:
+        self._site = site
+        self._plan = plan
+        self._progress = progress
+        self._figures: list[Figure] = []
+        self._verdicts: list[Verdict] = []
+        self._client: dict[str, Any] | None = None
+        self._steady: dict[str, Any] | None = None
+
+    def run(self) -> None:
+        plan, to = self._plan, f"relay to {self._site.settings.publisher}"
+        raw = client = None
+        if plan.ceilings:
+            raw = self._drain(plan.plain, "raw loop", RAW_LOOP, {})
+            self._drain(plan.plain, "relay without a broker", NO_BROKER, {"raw_loop": raw.rate})
+            self._progress("the publisher alone, and its bare client")
+            self._client = client_figure(self._site.settings, plan, self._site.broker)
+            if self._client:
+                client = float(self._client["client_events_per_second"])
+        rates = {"raw_loop": raw.rate if raw else None, "client": client}
+        plain = self._drain(plan.plain, "relay", to, rates)
+        if plan.trials:
+            self._drain(plan, "relay", f"{to}: {plan.trials}", rates | {"plain": plain.rate})
+        if plan.seconds:
+            self._progress(f"steady load: {plan.rate:g} commits/s for {plan.seconds:g} s")
+            self._steady, verdict = steady(self._site, replace(plan, poison_backlog=0))
+            self._verdicts.append(verdict)
+
+    def _drain(self, plan: Plan, does: Any, title: str, rates: dict[str, float | None]) -> Figure:
+        self._progress(f"{title}: {plan.events:,} events, {plan.workers} process(es)")
+        figure, verdict = drain(self._site, plan, does, title)
+        shares = {name: ratio(figure.rate, rate) for name, rate in rates.items()}
+        figure = replace(figure, ratios={name: share for name, share in shares.items() if share is not None})
+        self._figures.append(figure)
+        if verdict is not None:
+            self._verdicts.append(verdict)
+        return figure
+
+    def result(self) -> dict[str, Any]:
+        floor = self._client and self._client["client_one_message_ms"]
+        if self._steady and self._steady["commit_to_confirm_ms"] and floor:
+            self._steady["ratio_of_client"] = ratio(self._steady["commit_to_confirm_ms"]["p50"], floor["p50"])
+        return {
+            "figures": [figure.as_dict() for figure in self._figures],
+            "client": self._client,
+            "steady": self._steady,
+            "checks": [verdict.as_dict() for verdict in self._verdicts],
+            "clean": all(verdict.clean for verdict in self._verdicts),
+        }
+
+
+def _machine(conn: Connection[Any], postmaster: int | None, broker: int | None) -> dict[str, Any]:
+    settings = ("server_version", "fsync", "synchronous_commit", "shared_buffers", "wal_level")
+    row = conn.execute("SELECT " + ", ".join(f"current_setting('{name}')" for name in settings)).fetchone()
+    assert row is not None
     return {
-        "plan": asdict(plan),
-        "completion": settings.completion,
-        "batch_size": settings.batch_size,
-        "figures": [figure.as_dict() for figure in figures],
-        "client": client,
+        "cores": os.cpu_count(),
+        "system": f"{platform.system()} {platform.machine()}",
+        "python": platform.python_version(),
+        "postgresql": dict(zip(settings, row, strict=True)),
+        "database_is_local": postmaster is not None,
+        "broker_is_local": broker is not None,
     }
-
-
-def _raw_loop(settings: Settings, url: str, name: TableName) -> None:
-    """Claim and settle from one thread, two claims in flight, with nothing in between."""
-    with (
-        connect(url, "raw") as claiming_conn,
-        connect(url, "raw", synchronous_commit="off") as settling_conn,
-    ):
-        table = resolve(claiming_conn, name)
-        claiming = Claiming(table, "bench", settings.destination, settings.lease_seconds)
-        settling = Settling(table, "bench", settings.completion)
-        scan, limits = Scan(), Limits(settings.batch_size, settings.claim_bytes)
-        flying: list[Claim] = []
-        while True:
-            claim = claiming.claim(claiming_conn, scan, limits).claim
-            if claim:
-                flying.append(claim)
-            if not flying:
-                return
-            if len(flying) > 1 or claim is None:
-                first = flying.pop(0)
-                settling.settle(settling_conn, first, [Settlement("complete")] * len(first.events))
-
-
-def _relay(settings: Settings, publisher: Publisher) -> None:
-    Registration(settings, publisher, Hold(), Metrics()).run(until_empty=True)
-
-
-def _wait_for_ended_backends(conn: Connection[Any]) -> None:
-    """The server counts a backend's time when it has ended."""
-    deadline = monotonic() + 5
-    while monotonic() < deadline:
-        row = conn.execute(
-            "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()"
-            " AND application_name LIKE 'outbox-relay %' AND application_name <> 'outbox-relay bench'"
-        ).fetchone()
-        if row and row[0] == 0:
-            break
-        sleep(0.01)
-    sleep(0.5)  # gone from the view, the process may still be ending
-
-
-def _must_be_empty(conn: Connection[Any], name: TableName, title: str) -> None:
-    table = resolve(conn, name)
-    row = conn.execute(
-        f"SELECT count(*) FROM {table.name} WHERE completed_at IS NULL"  # the bench's own, safe name
-    ).fetchone()
-    if row and row[0]:
-        raise RelayError(f"{title}: {row[0]} events were left behind")

@@ -74,3 +74,7 @@ def make_queues(shop: Shop, url: str) -> None:
         channel.queue_declare(queue, durable=True, arguments=arguments)
         channel.queue_bind(queue, exchange, "#")
     connection.close()
+
+
+if __name__ == "__main__":
+    prepare(Shop.from_environment())

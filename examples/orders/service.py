@@ -105,7 +105,8 @@ def shown(order: Order) -> dict[str, Any]:
 
 def main() -> None:
     sessions.configure(bind=make_engine(Shop.from_environment().database_url))
-    uvicorn.run(app, host="127.0.0.1", port=int(os.environ.get("PORT", "8000")), log_level="warning")
+    host, port = os.environ.get("HOST", "127.0.0.1"), int(os.environ.get("PORT", "8000"))
+    uvicorn.run(app, host=host, port=port, log_level="warning")
 
 
 if __name__ == "__main__":

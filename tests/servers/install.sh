@@ -11,6 +11,7 @@ kafka="${XDG_CACHE_HOME:-$HOME/.cache}/outbox-relay/kafka-4.1.0"
 has_docker() { command -v docker >/dev/null && timeout 10 docker info >/dev/null 2>&1; }
 have_postgres() { ls /usr/lib/postgresql/*/bin/postgres >/dev/null 2>&1; }
 have_pgbouncer() { test -x /usr/sbin/pgbouncer || command -v pgbouncer >/dev/null; }
+have_kafka() { test -e "$kafka/kafka-tools-4.1.0.jar"; }
 have_rabbitmq() { test -x /usr/lib/rabbitmq/bin/rabbitmq-server; }
 
 have_chromium() { command -v chromedriver >/dev/null && command -v chromium >/dev/null; }
@@ -26,7 +27,7 @@ else
     have_pgbouncer || packages="$packages pgbouncer"
     have_rabbitmq || packages="$packages rabbitmq-server"
     command -v java >/dev/null || packages="$packages default-jre-headless"
-    test -d "$kafka" || command -v mvn >/dev/null || packages="$packages maven"
+    have_kafka || command -v mvn >/dev/null || packages="$packages maven"
 fi
 
 if [ -n "$packages" ]; then
@@ -52,11 +53,12 @@ if [ -n "$packages" ]; then
     fi
 fi
 
-if [ $docker = no ] && [ ! -d "$kafka" ] && command -v mvn >/dev/null; then
+if [ $docker = no ] && ! have_kafka && command -v mvn >/dev/null; then
     echo "Downloading Apache Kafka to $kafka" >&2
     mkdir -p "$(dirname "$kafka")"
     part=$(mktemp -d "$kafka.XXXXXX")
     mvn -q -B -f "$here/kafka/pom.xml" dependency:copy-dependencies -DoutputDirectory="$part" -Dstyle.color=never
     chmod 755 "$part"
-    mv -T "$part" "$kafka" 2>/dev/null || rm -rf "$part"
+    # A directory of an earlier list is completed; a broker may be running from it.
+    mv -T "$part" "$kafka" 2>/dev/null || { cp -n "$part"/*.jar "$kafka"; rm -rf "$part"; }
 fi

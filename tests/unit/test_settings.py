@@ -196,13 +196,17 @@ def test_every_problem_is_told_at_once_with_its_place(monkeypatch: pytest.Monkey
     [
         (
             {"publish_seconds": 90},
-            "publish_seconds (90 s) must be shorter than lease_seconds (90 s):"
-            " export RELAY_LEASE_SECONDS=270",
+            (
+                "publish_seconds (90 s) must be shorter than lease_seconds (90 s):"
+                " export RELAY_LEASE_SECONDS=270"
+            ),
         ),
         (
             {"heartbeat_seconds": 30},
-            "heartbeat_seconds (30 s) must be shorter than stale_seconds (30 s):"
-            " export RELAY_STALE_SECONDS=90",
+            (
+                "heartbeat_seconds (30 s) must be shorter than stale_seconds (30 s):"
+                " export RELAY_STALE_SECONDS=90"
+            ),
         ),
         (
             {"publisher": "rabbitmq", "publish_seconds": 10},

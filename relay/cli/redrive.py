@@ -197,19 +197,25 @@ def _run(
     before = preview(conn, table, action, which)
     done, stopped = Progress(), False
     verb, participle = _WORDS[action]
-    if not dry_run and before.events + before.in_flight > 0:
+    # Events in flight are among those that a redrive looks at again, not among those of a skip.
+    expected = before.events + (before.in_flight if action == "retry" else 0)
+    if not dry_run and expected > 0:
         ask(f"to {verb}", before.events, exact=before.exact, yes=yes)
         with Stopping() as stopping, progress(participle, before.events if before.exact else None) as tell:
             for done in start():
                 tell(done.seen)
                 if stopping.asked:
-                    stopped = done.seen < before.events + before.in_flight or not before.exact
+                    stopped = done.seen < expected or not before.exact
                     break
-    if as_json:
-        _print_json(action, dry_run, before, done, stopped)
     changed = before.events if dry_run else done.changed
     refused = list(_refusals(action, before.others))
-    left_out = _left_out(action, which, before.in_flight if dry_run else done.in_flight)
+    in_flight = before.in_flight if dry_run or action == "skip" else 0
+    if which.ids and action == "skip":  # told one by one
+        in_flight = 0
+    in_flight += done.in_flight
+    left_out = _left_out(action, which, in_flight)
+    if as_json:
+        _print_json(action, dry_run, before, done, in_flight, stopped)
     if (refused or left_out) and not changed and not stopped:
         raise RelayError("\n".join(_some([*refused, *left_out])))
     if not as_json:
@@ -253,7 +259,7 @@ def _refusals(action: "Action", others: dict[str, str]) -> Iterator[str]:
 
 
 def _left_out(action: "Action", which: "Filter", events: int) -> list[str]:
-    if not events or (action == "skip" and which.ids):  # those that were named are told one by one
+    if not events:
         return []
     if len(which.ids) == 1:
         those, was = f"event {which.ids[0]}", "was"
@@ -269,7 +275,9 @@ def _some(sentences: list[str]) -> list[str]:
     return [*shown, f"and {more:,} more"] if more > 0 else shown
 
 
-def _print_json(action: str, dry_run: bool, before: "Preview", done: "Progress", stopped: bool) -> None:
+def _print_json(
+    action: str, dry_run: bool, before: "Preview", done: "Progress", in_flight: int, stopped: bool
+) -> None:
     from relay.cli.output import print_json
 
     print_json(
@@ -279,7 +287,7 @@ def _print_json(action: str, dry_run: bool, before: "Preview", done: "Progress",
             "matched": before.events,
             "exact": before.exact,
             "changed": done.changed,
-            "in_flight": before.in_flight if dry_run else done.in_flight,
+            "in_flight": in_flight,
             "changed_by_others": done.gone,
             "refused": before.others,
             "stopped": stopped,

@@ -17,6 +17,8 @@ from relay.errors import LeaseLost, Overtaken
 from relay.outcome import Delivered, Outcome, Refused, Unconfirmed
 from relay.settlement import judge
 from relay.store.claim import Claim, Limits
+from relay.store.redrive import Filter, retry, skip
+from tests.integration.operator_kit import last
 from tests.integration.store_kit import LOST_MORE, LOST_ONCE, Actor, insert
 
 KEYS = 20
@@ -237,55 +239,43 @@ def writer(race: Race, name: str, seed: int) -> None:
 
 
 def operator(race: Race, name: str, seed: int) -> None:
-    """Redrive, skip and hurry events, each under the locks of their buckets."""
+    """Redrive and skip events as the commands do, and hurry those that wait."""
     dice = random.Random(seed)
     actor = Actor(race.url, name)
     tally = Tally(actor.conn)
     while not race.calm.exists():
-        action = dice.choice([REDRIVE, SKIP, HURRY])
-        tally.add(action.name, under_bucket_locks(actor, action, dice.randint(1, 5)))
+        n = dice.randint(1, 5)
+        some = Filter(key=dice.choice([None, f"key-{dice.randrange(KEYS)}"]), limit=n)
+        match dice.choice(["redrive", "skip", "hurry"]):
+            case "redrive":
+                tally.add("redrive", redriven(actor, some))
+            case "skip":
+                steps = skip(actor.conn, actor.table, some, actor=name, reason="the race wants it")
+                tally.add("skip", last(steps).changed)
+            case "hurry":
+                tally.add("hurry", hurried(actor, n))
         tally.write()
         time.sleep(0.05)
 
 
-@dataclass(frozen=True)
-class Action:
-    """What an operator does to the events of which `where` holds."""
-
-    name: str
-    where: str
-    change: str
+def redriven(actor: Actor, which: Filter) -> int:
+    return last(retry(actor.conn, actor.table, which, actor=actor.name)).changed
 
 
-REDRIVE = Action(
-    "redrive",
-    "status IN ('failed', 'dead_letter')",
-    "status = 'pending', attempts = 0, losses = 0, available_at = clock_timestamp(), completed_at = NULL,"
-    " parked_at = NULL, claimed_by = NULL",
-)
-SKIP = Action(
-    "skip",
-    "status = 'failed' OR status = 'pending' AND available_at > created_at",
-    "status = 'dead_letter', completed_at = clock_timestamp(), parked_at = clock_timestamp()",
-)
-HURRY = Action(
-    "hurry",
-    "status = 'pending' AND available_at > clock_timestamp()",
-    "available_at = clock_timestamp()",
-)
+WAITS = "status = 'pending' AND available_at > clock_timestamp()"
 
 
-def under_bucket_locks(actor: Actor, action: Action, n: int) -> int:
-    """Choose up to n events, lock their buckets, then change those of which it still holds."""
+def hurried(actor: Actor, n: int) -> int:
+    """Make up to n events due now, also those that their writer has delayed: under their buckets' locks."""
     conn = actor.conn
     with conn.transaction():
         found = conn.execute(
-            f"SELECT idempotency_key, partition_bucket FROM outbox WHERE {action.where}"
-            f" ORDER BY random() LIMIT {n}"
+            f"SELECT idempotency_key, partition_bucket FROM outbox WHERE {WAITS} ORDER BY random() LIMIT {n}"
         ).fetchall()
         for bucket in sorted({row[1] for row in found}):
             conn.execute("SELECT pg_advisory_xact_lock(%s, %s)", [actor.table.bucket_locks, bucket])
         return conn.execute(
-            f"UPDATE outbox SET {action.change} WHERE idempotency_key = ANY(%s) AND ({action.where})",
+            "UPDATE outbox SET available_at = clock_timestamp()"
+            f" WHERE idempotency_key = ANY(%s) AND ({WAITS})",
             [[row[0] for row in found]],
         ).rowcount

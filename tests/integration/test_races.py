@@ -15,8 +15,9 @@ from pathlib import Path
 
 import pytest
 
+from relay.store.redrive import Filter
 from tests.integration import race_kit
-from tests.integration.race_kit import INSTRUMENTS, Action, Race
+from tests.integration.race_kit import INSTRUMENTS, Race
 from tests.integration.store_kit import Stage, wait_until
 
 SECONDS = float(os.environ.get("RELAY_RACE_SECONDS", "5"))
@@ -110,9 +111,8 @@ def racing(stage: Stage, folder: Path, completion: str, on_exhausted: str, seed:
 def drained(stage: Stage) -> bool:
     """Nothing left alive; whatever waits or was parked as failed is sent on its way."""
     operator = stage.actor("parent")
-    failed = Action("redrive", "status = 'failed'", race_kit.REDRIVE.change)
-    for action in (race_kit.HURRY, failed):
-        race_kit.under_bucket_locks(operator, action, 1000)
+    race_kit.hurried(operator, 1000)
+    race_kit.redriven(operator, Filter(status="failed"))
     operator.close()
     left = stage.value("SELECT count(*) FROM outbox WHERE completed_at IS NULL")
     return left == 0 and stage.leases() == []

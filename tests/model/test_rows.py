@@ -7,6 +7,8 @@ from typing import Any, get_args
 import pytest
 
 from relay.settlement import Act, Settlement
+from relay.store.redrive import Filter, retry, skip
+from tests.integration.operator_kit import last
 from tests.integration.store_kit import LOST_MORE, LOST_ONCE, Actor, Raw, Stage, positions
 from tests.model.lanes import run_of
 from tests.model.protocol import reaped_row, settled_row
@@ -103,6 +105,28 @@ def test_a_reap_leaves_a_row_as_the_model_says(stage: Stage, alone: bool, on_exh
         worker.must_claim(losses=(row.losses, row.losses))
         assert worker.reap(gone=[worker.name]).leases == 1
         assert _as_in_the_model(stage, position) == reaped_row(world, _claimed(row), alone)
+        _clear(stage)
+
+
+@pytest.mark.parametrize("parked", ["dead_letter", "block"])
+def test_a_redrive_leaves_a_row_as_the_model_says(stage: Stage, parked: Act) -> None:
+    worker = stage.actor()
+    for row in BEFORE:
+        position = _insert(stage, "key", row, {})
+        worker.settle(worker.must_claim(losses=(row.losses, row.losses)), Settlement(parked, "error"))
+        assert last(retry(worker.conn, worker.table, Filter(), actor="ann")).changed == 1
+        assert _as_in_the_model(stage, position) == Row()
+        _clear(stage)
+
+
+@pytest.mark.parametrize("act", ["block", "retry", "release"])
+def test_a_skip_leaves_a_row_as_the_model_says(stage: Stage, act: Act) -> None:
+    worker = stage.actor()
+    for row in BEFORE:
+        position = _insert(stage, "key", row, {})
+        worker.settle(worker.must_claim(losses=(row.losses, row.losses)), Settlement(act, "error", 60.0))
+        assert last(skip(worker.conn, worker.table, Filter(), actor="ann", reason="x")).changed == 1
+        assert _as_in_the_model(stage, position) == Row("dead_letter")
         _clear(stage)
 
 

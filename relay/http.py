@@ -1,7 +1,7 @@
 """The relay's HTTP address: /metrics, /livez, /readyz, and the operator's pages where the extra `web` is.
 
-/livez answers as long as the process does, without asking the database; /readyz says 503 and why while the
-relay is not relaying. The default port moves to the next free one; a port that somebody chose must be free.
+/livez says 503 where only a restart would help and asks no database; /readyz says 503 and why while the relay
+is not relaying. The default port moves to the next free one; a port that somebody chose must be free.
 Without the extra a small server of the standard library answers the same three, and says what to install.
 """
 
@@ -9,7 +9,6 @@ import errno
 import logging
 import socket
 import threading
-from collections.abc import Callable
 from functools import partial
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -17,19 +16,15 @@ from importlib.util import find_spec
 from typing import Protocol
 from urllib.parse import urlsplit
 
-from prometheus_client.exposition import choose_encoder
-
 from relay.errors import MissingExtra, SettingsError
 from relay.metrics import Metrics
+from relay.probes import TEXT, Probe, always, livez, metrics_answer, readyz
 from relay.settings import Settings
 
 log = logging.getLogger(__name__)
 
 PORTS_TO_TRY = 100
 BACKLOG = 128
-TEXT = "text/plain; charset=utf-8"
-
-Readiness = Callable[[], str | None]
 
 
 def has_pages() -> bool:
@@ -43,14 +38,17 @@ class _Serving(Protocol):
 
 
 class HttpServer:
-    """One server on the setting `http`; readiness() says None when ready, otherwise why not."""
+    """One server on the setting `http`; a probe says None when all is well, otherwise what is not."""
 
-    def __init__(self, settings: Settings, metrics: Metrics, readiness: Readiness) -> None:
+    def __init__(
+        self, settings: Settings, metrics: Metrics, readiness: Probe, liveness: Probe = always
+    ) -> None:
         self._settings = settings
         self._address = settings.http
         self._chosen = "http" in settings.model_fields_set
         self._metrics = metrics
         self._readiness = readiness
+        self._liveness = liveness
         self._port: int | None = None
         self._server: _Serving | None = None
 
@@ -83,10 +81,10 @@ class HttpServer:
 
     def _serving(self, listener: socket.socket) -> _Serving:
         if not has_pages():
-            return _Plain(listener, _handler(self._metrics, self._readiness))
+            return _Plain(listener, _handler(self._metrics, self._readiness, self._liveness))
         from relay.web.server import PagesServer  # noqa: PLC0415 - the extra may not be installed
 
-        return PagesServer(listener, self._settings, self._metrics, self._readiness)
+        return PagesServer(listener, self._settings, self._metrics, self._readiness, self._liveness)
 
     def _bind(self, host: str, port: int) -> socket.socket:
         last = port if self._chosen else min(port + PORTS_TO_TRY, 65535)
@@ -143,7 +141,7 @@ class _Plain(ThreadingHTTPServer):
         self._thread.join()
 
 
-def _handler(metrics: Metrics, readiness: Readiness) -> type[BaseHTTPRequestHandler]:
+def _handler(metrics: Metrics, readiness: Probe, liveness: Probe) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
         timeout = 10  # of a client that sends nothing
         server_version = "outbox-relay"
@@ -152,14 +150,11 @@ def _handler(metrics: Metrics, readiness: Readiness) -> type[BaseHTTPRequestHand
         def do_GET(self) -> None:
             match urlsplit(self.path).path:
                 case "/metrics":
-                    encode, content_type = choose_encoder(self.headers.get("Accept", ""))
-                    self._answer(HTTPStatus.OK, encode(metrics.registry), content_type)
+                    self._answer(*metrics_answer(metrics, self.headers.get("Accept", "")))
                 case "/livez":
-                    self._say(HTTPStatus.OK, "alive")
+                    self._answer(*livez(liveness))
                 case "/readyz":
-                    reason = readiness()
-                    status = HTTPStatus.OK if reason is None else HTTPStatus.SERVICE_UNAVAILABLE
-                    self._say(status, reason or "ready")
+                    self._answer(*readyz(readiness))
                 case "/":
                     self._say(HTTPStatus.NOT_FOUND, str(MissingExtra("this page", "web")))
                 case _:

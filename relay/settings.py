@@ -7,6 +7,7 @@ Unknown names are errors, and so are settings that contradict each other. Secret
 import math
 import re
 from datetime import timedelta
+from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias
 
 from psycopg import ProgrammingError
@@ -153,6 +154,7 @@ class Settings(BaseSettings):
     wake: Literal["auto", "poll"] = "auto"
     format: Literal["plain", "cloudevents"] = "plain"
     http: Annotated[str, BeforeValidator(_address)] = "127.0.0.1:9108"
+    health_file: Path | None = None
     http_token: Token | None = None
     operator_token: Token | None = None
     hide_payloads: bool = False

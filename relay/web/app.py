@@ -9,21 +9,22 @@ files beside this module.
 import contextlib
 import logging
 from collections.abc import AsyncIterator, Callable
+from functools import partial
 from http import HTTPStatus
 from importlib.resources import files
 from typing import Any
 
 import anyio.to_thread
-from prometheus_client.exposition import choose_encoder
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
-from relay import __version__
+from relay import __version__, probes
 from relay.doctor import examine
 from relay.metrics import Metrics
+from relay.probes import Probe, always
 from relay.settings import Settings
 from relay.web.access import SESSION_SECONDS, Access, Session, Throttle, same_origin
 from relay.web.acts import Acts, actor_of
@@ -40,17 +41,19 @@ THREADS = 8
 PAGES = ("/", "/workers", "/waiting", "/events", "/dead-letters", "/pauses", "/audit", "/doctor", "/sign-in")
 TYPES = {"js": "text/javascript", "css": "text/css", "html": "text/html", "svg": "image/svg+xml"}
 
-Readiness = Callable[[], str | None]
 Handler = Callable[[Request], Answer]
 
 
 class Pages:
     """One outbox's pages; `app` is the ASGI application."""
 
-    def __init__(self, settings: Settings, metrics: Metrics, readiness: Readiness) -> None:
+    def __init__(
+        self, settings: Settings, metrics: Metrics, readiness: Probe, liveness: Probe = always
+    ) -> None:
         self._settings = settings
         self._metrics = metrics
         self._readiness = readiness
+        self._liveness = liveness
         self._access = Access(settings)
         self._throttle = Throttle()
         self._desk = Desk(settings)
@@ -84,18 +87,14 @@ class Pages:
         own_thread = anyio.CapacityLimiter(2)
 
         async def metrics(request: Request) -> Response:
-            encode, content_type = choose_encoder(request.headers.get("accept", ""))
-            return Response(
-                encode(self._metrics.registry), media_type=None, headers={"Content-Type": content_type}
-            )
+            return _probed(probes.metrics_answer(self._metrics, request.headers.get("accept", "")))
 
         async def livez(request: Request) -> Response:
-            return PlainTextResponse("alive\n")
+            return _probed(probes.livez(self._liveness))
 
         async def readyz(request: Request) -> Response:
-            reason = await anyio.to_thread.run_sync(self._readiness, limiter=own_thread)
-            status = HTTPStatus.OK if reason is None else HTTPStatus.SERVICE_UNAVAILABLE
-            return PlainTextResponse(f"{reason or 'ready'}\n", status)
+            ask = partial(probes.readyz, self._readiness)
+            return _probed(await anyio.to_thread.run_sync(ask, limiter=own_thread))
 
         return [Route("/metrics", metrics), Route("/livez", livez), Route("/readyz", readyz)]
 
@@ -285,3 +284,8 @@ class Pages:
 
 def _look(look: Callable[[Any], Answer]) -> Handler:
     return lambda request: look(request.query_params)
+
+
+def _probed(answer: probes.Answer) -> Response:
+    headers = {"Content-Type": answer.content_type}
+    return Response(answer.body, answer.status, headers=headers, media_type=None)

@@ -8,8 +8,9 @@ import uvicorn
 
 from relay.errors import RelayError
 from relay.metrics import Metrics
+from relay.probes import Probe, always
 from relay.settings import Settings
-from relay.web.app import Pages, Readiness
+from relay.web.app import Pages
 
 START_SECONDS = 10.0
 GOODBYE_SECONDS = 1
@@ -24,10 +25,11 @@ class PagesServer:
         listener: socket.socket,
         settings: Settings,
         metrics: Metrics,
-        readiness: Readiness,
+        readiness: Probe,
+        liveness: Probe = always,
     ) -> None:
         self._listener = listener
-        pages = Pages(settings, metrics, readiness)
+        pages = Pages(settings, metrics, readiness, liveness)
         config = uvicorn.Config(
             pages.app,
             log_config=None,

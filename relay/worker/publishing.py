@@ -2,7 +2,8 @@
 
 A batch that waited past its deadline is not published any more: its lease may go to another worker. A
 publisher that raises is not trusted with the batch as a whole again: each event is tried alone, so that
-the one at fault is found and the others go out.
+the one at fault is found and the others go out. One that does not return keeps its batch until the lease runs
+out, and this worker from publishing: overdue() says so.
 """
 
 import logging
@@ -29,6 +30,12 @@ class Publishing:
         self._claimed = claimed
         self._published = published
         self._metrics = metrics
+        self._due: float | None = None  # of the call that is under way
+
+    def overdue(self) -> float:
+        """Seconds that the publisher has not returned after its deadline; 0: it is in time."""
+        due = self._due
+        return 0.0 if due is None else max(0.0, monotonic() - due)
 
     def run(self) -> None:
         """Until the claimer has closed its channel and everything in it was handled."""
@@ -42,6 +49,7 @@ class Publishing:
         started = monotonic()
         if started >= deadline:
             return [TOO_LATE] * len(events)
+        self._due = deadline
         try:
             outcomes = list(self._publisher.publish(events, deadline))
             if len(outcomes) != len(events):
@@ -49,6 +57,8 @@ class Publishing:
         except Exception:
             log.exception("the publisher failed on a batch of %d events; trying each alone", len(events))
             outcomes = self._publish_alone(events, deadline)
+        finally:
+            self._due = None
         self._metrics.publish_seconds.observe(monotonic() - started)
         self._metrics.incidents(getattr(self._publisher, "incidents", {}))
         return outcomes

@@ -66,6 +66,7 @@ class Registration:
         self._failure: BaseException | None = None
         self._stale_seconds = settings.stale_seconds
         self._hung_up = False
+        self._supervised: float | None = None  # when run() last looked after its threads
         self._connections: list[StoreConnection] = []
         try:
             self._build(settings, publisher, hold, metrics, takeover or previous is not None)
@@ -148,6 +149,19 @@ class Registration:
         self._connections.append(conn)
         return conn
 
+    def silence(self) -> float:
+        """Seconds since the database last answered."""
+        return self._keeper.silence()
+
+    def overdue(self) -> float:
+        """Seconds that the publisher has not returned after its deadline."""
+        return self._publishing.overdue()
+
+    def neglect(self) -> float:
+        """Seconds since somebody last looked after the threads; 0 while nobody has to."""
+        last = self._supervised
+        return 0.0 if last is None else monotonic() - last
+
     def drain(self) -> None:
         """Claim nothing more; run() returns once what is in flight has been settled."""
         self._claimer.stop()
@@ -169,6 +183,7 @@ class Registration:
             self._keeper.stop()
             self._outlast(keeper)
         finally:
+            self._supervised = None
             self._disconnect()
         if self._failure is not None:
             raise self._failure
@@ -200,6 +215,7 @@ class Registration:
     def _outlast(self, thread: threading.Thread) -> None:
         """Wait for the thread; a database that is silent for so long that others take over is given up."""
         while thread.is_alive():
+            self._supervised = monotonic()
             thread.join(1.0)
             if self._keeper.silence() > self._stale_seconds and not self._hung_up:
                 self._hung_up = True

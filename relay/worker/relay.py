@@ -11,6 +11,7 @@ import psycopg
 from tenacity import RetryCallState, Retrying, retry_if_exception, stop_never, wait_random_exponential
 
 from relay.errors import RelayError, SchemaError, SettingsError
+from relay.health_file import HealthFile
 from relay.http import HttpServer
 from relay.metrics import Metrics
 from relay.outcome import Publisher
@@ -20,6 +21,12 @@ from relay.worker.registration import Registration
 from relay.worker.state import Hold
 
 log = logging.getLogger(__name__)
+
+# Of the database, while it still may be slow rather than gone.
+SILENT_SECONDS = 10.0
+# Of a publisher: first it is not relaying, then nothing but a restart will help.
+LATE_SECONDS = 3.0
+HUNG_SECONDS = 60.0
 
 
 class Relay:
@@ -39,11 +46,34 @@ class Relay:
 
     def readiness(self) -> str | None:
         """None when relaying; otherwise why not."""
-        if self._registration is None:
+        registration = self._registration
+        if self._stopping.is_set():
+            return "draining: finishing what is in flight"
+        if registration is None:
             return "not connected to the database"
+        if (silence := registration.silence()) > SILENT_SECONDS:
+            return f"the database has not answered for {silence:.0f} s"
+        if (overdue := registration.overdue()) > LATE_SECONDS:
+            return f"the publisher has not returned {overdue:.0f} s after its deadline"
         if self._hold.reason:
             return f"claiming pauses: {self._hold.reason}"
         return None
+
+    def liveness(self) -> str | None:
+        """None while a restart would not help; asks no database, and no broker."""
+        registration = self._registration
+        if registration is None:
+            return None
+        if (overdue := registration.overdue()) > HUNG_SECONDS:
+            return f"the publisher hangs: it has not returned {overdue:.0f} s after its deadline"
+        if (neglect := registration.neglect()) > HUNG_SECONDS:
+            return f"the relay hangs: its threads have not been looked after for {neglect:.0f} s"
+        return None
+
+    def overdue(self) -> float:
+        """Seconds that the publisher has not returned after its deadline."""
+        registration = self._registration
+        return registration.overdue() if registration else 0.0
 
     def run(self, until_empty: bool = False, takeover: bool = False) -> None:
         previous: str | None = None
@@ -99,12 +129,16 @@ def run(settings: Settings, *, until_empty: bool = False, takeover: bool = False
     publisher = make_publisher(settings)
     try:
         relay = Relay(settings, publisher, metrics)
-        http = HttpServer(settings, metrics, relay.readiness)
+        metrics.watch(relay.readiness, relay.overdue)
+        http = HttpServer(settings, metrics, relay.readiness, relay.liveness)
+        health_file = HealthFile(settings.health_file, relay.liveness, relay.readiness)
         http.start()
         try:
+            health_file.start()
             with _Signals(relay.stop, settings.grace_seconds):
                 relay.run(until_empty, takeover)
         finally:
+            health_file.stop()
             http.stop()
     finally:
         publisher.close()

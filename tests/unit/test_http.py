@@ -80,6 +80,15 @@ def test_the_process_is_alive_even_where_it_is_not_ready() -> None:
         assert get(server, "/readyz?verbose=1") == (200, "ready\n")
 
 
+def test_a_process_that_only_a_restart_would_help_is_not_alive() -> None:
+    wrong: list[str | None] = [None]
+    with serving(HttpServer(any_port(), Metrics(), lambda: None, lambda: wrong[0])) as server:
+        assert get(server, "/livez") == (200, "alive\n")
+        wrong[0] = "the publisher hangs"
+        assert get(server, "/livez") == (503, "the publisher hangs\n")
+        assert get(server, "/readyz")[0] == 200
+
+
 def test_a_readiness_that_hangs_does_not_hold_up_the_others() -> None:
     release = threading.Event()
 

@@ -60,6 +60,7 @@ def test_defaults_are_those_of_the_documentation() -> None:
         "wake": "auto",
         "format": "plain",
         "http": "127.0.0.1:9108",
+        "health_file": None,
         "http_token": None,
         "operator_token": None,
         "hide_payloads": False,
@@ -373,3 +374,10 @@ def test_one_webhook_secret_may_be_plain_text(monkeypatch: pytest.MonkeyPatch) -
 def test_a_variable_that_should_be_json_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RELAY_KAFKA", "localhost:9092")
     assert problems() == ["RELAY_KAFKA must be JSON, or use RELAY_KAFKA__…"]
+
+
+def test_the_health_file_is_a_path_and_none_by_default(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert make().health_file is None
+    monkeypatch.setenv("RELAY_HEALTH_FILE", "/run/relay/health")
+    assert make().health_file == Path("/run/relay/health")
+    assert make().describe()["health_file"] == "/run/relay/health"

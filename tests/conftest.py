@@ -183,13 +183,13 @@ def own_postgres(postgres_version: int | None) -> Iterator[PostgresServer]:
 
 
 @pytest.fixture
-def pooler() -> Iterator[Callable[[str], str]]:
-    """`pooler(url)` is the URL of the same database through a PgBouncer in transaction mode."""
+def pooler() -> Iterator[Callable[..., str]]:
+    """`pooler(url, mode="transaction")` is the URL of the same database through a PgBouncer in that mode."""
     with ExitStack() as stack:
 
-        def make(url: str) -> str:
+        def make(url: str, mode: str = "transaction") -> str:
             try:
-                return stack.enter_context(PgBouncer(url)).url
+                return stack.enter_context(PgBouncer(url, mode)).url
             except ServerError as error:
                 missing(str(error))
 
@@ -197,7 +197,7 @@ def pooler() -> Iterator[Callable[[str], str]]:
 
 
 @pytest.fixture
-def pgbouncer(database: str, pooler: Callable[[str], str]) -> str:
+def pgbouncer(database: str, pooler: Callable[..., str]) -> str:
     """The URL of `database` through a PgBouncer in transaction mode, with few sessions for all clients."""
     return pooler(database)
 

@@ -51,7 +51,13 @@ def examine(settings: Settings) -> list[Finding]:
 
 
 def _patient(settings: Settings, conn: StoreConnection) -> Patient | Finding:
-    table = schema.find(conn, settings.table_name)
+    try:
+        table = schema.find(conn, settings.table_name)
+    except psycopg.errors.InsufficientPrivilege as error:
+        what = f"{conn.info.user} may not look at the tables: {_said(error)}"
+        return Finding(
+            schema.FAMILY, "error", what, "no relay can work as this user", rights.grant(settings, conn)
+        )
     return table if isinstance(table, Finding) else Patient(settings, conn, table)
 
 
@@ -82,9 +88,9 @@ def _safely(family: str, check: Callable[[], list[Finding]]) -> list[Finding]:
     except psycopg.errors.InsufficientPrivilege as error:
         why = "run this as the relay's own user, or as the owner of the tables"
         return [Finding(family, "warning", f"not looked at: {_said(error)}", why)]
-    except psycopg.errors.QueryCanceled:
-        why = "try again when the database is less busy"
-        return [Finding(family, "warning", "not looked at: the database took too long to answer", why)]
+    except (psycopg.errors.QueryCanceled, psycopg.errors.LockNotAvailable) as error:
+        why = "somebody holds a lock on the tables, or the database is busy: try again"
+        return [Finding(family, "warning", f"not looked at within the time it may take: {_said(error)}", why)]
     except Exception as error:  # noqa: BLE001 - one check that fails must not hide what the others find
         return [Finding(family, "error", f"not looked at: {_said(error)}", "the check itself failed")]
 

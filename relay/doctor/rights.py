@@ -5,6 +5,8 @@ from typing import Any
 
 from relay.doctor.finding import Finding, or_fine, quoted
 from relay.doctor.patient import Patient
+from relay.settings import Settings
+from relay.store.connection import StoreConnection
 from relay.store.roles import role_name
 
 FAMILY = "rights"
@@ -33,13 +35,23 @@ def check(patient: Patient) -> list[Finding]:
     return or_fine(found, FAMILY, f"{me['name']} may do its part; writers may only write")
 
 
+def grant(settings: Settings, conn: StoreConnection) -> str:
+    """What a user lacks that is to be a relay."""
+    group = role_name(settings.table_name, "relay")
+    return f"{_make_roles(settings.table)}\nGRANT {quoted(group)} TO {quoted(conn.info.user)};"
+
+
+def _make_roles(table: str) -> str:
+    return f'relay sql --roles --table {quote(table)} | psql "$RELAY_DATABASE_URL"'
+
+
 def _less(patient: Patient) -> str:
     """Make the roles, a user that has no more than the relay's, and go on as that one."""
     group = role_name(patient.name, "relay")
     user = f"{group}_user"
     at = patient.conn.info
     commands = (
-        f'relay sql --roles --table {quote(str(patient.name))} | psql "$RELAY_DATABASE_URL"',
+        _make_roles(str(patient.name)),
         f"CREATE ROLE {quoted(user)} LOGIN PASSWORD 'choose-one' IN ROLE {quoted(group)};",
         f"export RELAY_DATABASE_URL='postgresql://{user}:choose-one@{at.host}:{at.port}/{at.dbname}'",
     )

@@ -30,7 +30,7 @@ SELECT greatest(coalesce(pg_sequence_last_value({GENERATION}), 0) + 1,
                 (SELECT max(generation) FROM {leases}) + 1,
                 (SELECT max(lease_generation) FROM {outbox}) + 1)
 """
-MOVE = "SELECT setval({GENERATION}, %(after)s, false)"
+MOVE = "SELECT setval({GENERATION}, %(after)s - 1)"
 AUDIT = "INSERT INTO {audit} (actor, action, details) VALUES (%s, 'after_restore', %s)"
 
 

@@ -1,4 +1,4 @@
-"""PgBouncer for tests: the distribution's, in transaction mode, in front of one database.
+"""PgBouncer for tests: the distribution's, in transaction mode unless asked, in front of one database.
 
 Few sessions that take turns (`server_round_robin`), so that hardly two transactions of a client in a row
 meet the same one: whoever relies on a session is found out.
@@ -25,7 +25,7 @@ listen_addr = 127.0.0.1
 listen_port = {port}
 unix_socket_dir =
 auth_type = any
-pool_mode = transaction
+pool_mode = {mode}
 default_pool_size = {sessions}
 min_pool_size = {sessions}
 max_client_conn = 200
@@ -36,7 +36,7 @@ server_round_robin = 1
 class PgBouncer(ServerProcess):
     name = "pgbouncer"
 
-    def __init__(self, database: str) -> None:
+    def __init__(self, database: str, mode: str = "transaction") -> None:
         program = shutil.which("pgbouncer") or shutil.which("/usr/sbin/pgbouncer")
         if program is None:
             raise ServerError("PgBouncer is not installed: make servers.")
@@ -45,6 +45,7 @@ class PgBouncer(ServerProcess):
         self.port = free_port()
         self._program = program
         self._database = database
+        self._mode = mode
 
     @property
     def url(self) -> str:
@@ -55,7 +56,9 @@ class PgBouncer(ServerProcess):
         target.pop("dbname", None)
         settings = self.home / "pgbouncer.ini"
         settings.write_text(
-            SETTINGS.format(target=make_conninfo("", **target), port=self.port, sessions=SESSIONS)
+            SETTINGS.format(
+                target=make_conninfo("", **target), port=self.port, sessions=SESSIONS, mode=self._mode
+            )
         )
         if self.account is not None:
             for path in (self.home, settings):

@@ -10,6 +10,7 @@ TEST_SETTINGS = {
     "max_connections": "300",
     "shared_buffers": "256MB",
     "wal_level": "logical",
+    "max_prepared_transactions": "10",
     "max_wal_size": "4GB",
     "track_io_timing": "on",
     "track_functions": "all",

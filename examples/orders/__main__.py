@@ -42,7 +42,7 @@ def run(names: list[str]) -> None:
         shop = with_servers(Shop.from_environment(), directory, stack)
         prepare(shop)
         children = {name: start(name, shop, directory, stack) for name in names}
-        welcome(shop)
+        welcome(names, shop)
         try:
             while True:
                 interruption.sleep(0.1)
@@ -84,11 +84,13 @@ def require_running(name: str, child: Child, directory: Path) -> None:
         raise RelayError(f"{name} ended by itself with exit code {code}\n{said}")
 
 
-def welcome(shop: Shop) -> None:
-    say(f"The shop is open: http://127.0.0.1:{os.environ.get('PORT', '8000')}/docs")
+def welcome(names: list[str], shop: Shop) -> None:
+    say(f"running: {', '.join(names)}; Ctrl-C ends it")
+    if "service" in names:
+        say(f"the shop: http://127.0.0.1:{os.environ.get('PORT', '8000')}/docs")
     new = {k: v for k, v in shop.environment().items() if os.environ.get(k) != v}
     if new:
-        say("To use relay, or to start more parts, from another terminal:")
+        say("to use relay, or to start more parts, from another terminal:")
         say("".join(f"  export {name}='{value}'\n" for name, value in new.items()))
 
 

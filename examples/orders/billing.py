@@ -26,7 +26,7 @@ def book(conn: Connection[Any], message: Message) -> None:
 
 
 def main() -> None:
-    Shop.from_environment().consumer("billing", book).run()
+    Shop.from_environment().consumer("billing", book).run(install_signals=True)
 
 
 if __name__ == "__main__":

@@ -157,7 +157,7 @@ def back(run: Run, place: int) -> None:
 
 
 def main() -> None:
-    Shop.from_environment().consumer("saga", handle).run()
+    Shop.from_environment().consumer("saga", handle).run(install_signals=True)
 
 
 if __name__ == "__main__":

@@ -4,10 +4,15 @@ The settings come from the variables that `relay` itself reads, so one set of ex
 """
 
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from relay.consumers import KafkaConsumer, RabbitConsumer
+from psycopg import Connection
+
+from relay.consumers import Consumer, KafkaConsumer, Message, RabbitConsumer
+
+Handler = Callable[[Connection[Any], Message], None]
 
 # Who consumes what: `destination` below sends events with keys `order:…` and `saga:…` there.
 SOURCES = {"billing": "order", "saga": "saga"}
@@ -48,7 +53,7 @@ class Shop:
     def queue(self, consumer: str) -> str:
         return f"{self.name}.{consumer}"
 
-    def consumer(self, name: str, handler: Any) -> KafkaConsumer | RabbitConsumer:
+    def consumer(self, name: str, handler: Handler) -> Consumer:
         """Run any number of each: of one name, they share the work."""
         full_name = f"{self.name}.{name}"
         if self.rabbitmq:

@@ -39,7 +39,7 @@ def test_a_redriven_event_starts_anew_and_keeps_its_last_error(stage: Stage) -> 
     stage.insert("a", 1, max_attempts=3, losses=0)
     for act in ("retry", "retry", "dead_letter"):
         stage.all_due()
-        worker.settle(worker.must_claim(), Settlement(act, "refused", 3600.0))  # type: ignore[arg-type]
+        worker.settle(worker.must_claim(), Settlement(act, "refused", 3600.0))
     assert retried(stage, Filter(key="a")) == Progress(changed=1)
     (row,) = stage.rows()
     assert (row["status"], row["attempts"], row["losses"], row["last_error"]) == ("pending", 0, 0, "refused")
@@ -179,7 +179,7 @@ def test_a_status_that_cannot_be_retried_is_refused(stage: Stage) -> None:
 
 
 def test_a_preview_counts_up_to_a_bound_and_says_so(stage: Stage) -> None:
-    park(stage, "a", *["dead_letter"] * 5)
+    park(stage, "a", "dead_letter", "dead_letter", "dead_letter", "dead_letter", "dead_letter")
     assert looked(stage, Filter(), rows=5) == Preview(5, 0, exact=True)
     assert looked(stage, Filter(), rows=4) == Preview(5, 0, exact=False)
     assert looked(stage, Filter(limit=2), rows=4) == Preview(2, 0, exact=True)

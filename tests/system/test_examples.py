@@ -91,7 +91,7 @@ class Example:
         return subprocess.Popen(
             [sys.executable, "-m", "examples.orders", *parts],
             cwd=ROOT,
-            env=inherited | own | environment,
+            env=inherited | own | dict(environment),
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -186,7 +186,7 @@ def go_shopping(shop: Shop, database: str) -> None:
         shop.check_out(item="lamp", cents=800, card="declined"): ("cancelled", [], DECLINED),
         shop.check_out(item="unicorn", cents=900): ("cancelled", [], SOLD_OUT),
     }
-    expected = {paid: ("paid", [1250], [])} | sagas
+    expected: dict[int, tuple[str, list[int], list[str]]] = {paid: ("paid", [1250], [])} | sagas
 
     def seen() -> dict[int, tuple[str, list[int], list[str]]]:
         shown = [shop.show(order_id) for order_id in expected]

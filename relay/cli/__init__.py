@@ -19,6 +19,7 @@ _MODULES = (
     "prune",
     "workers",
     "doctor",
+    "dashboard",
     "demo",
     "bench",
 )

@@ -88,13 +88,14 @@ class Keeper:
 
     def run(self) -> None:
         """Until stopped; deregisters at the end."""
-        try:
-            while not self._ended.wait(TICK_SECONDS):
-                self.tick(monotonic())
-            self._registry.deregister(self._conn, self._worker)
-        finally:
-            self._metrics.table.resign()
-            self._metrics.owned_buckets.set(0)
+        while not self._ended.wait(TICK_SECONDS):
+            self.tick(monotonic())
+        self._registry.deregister(self._conn, self._worker)
+
+    def resign(self) -> None:
+        """However it ended: say nothing more about the outbox."""
+        self._metrics.table.resign()
+        self._metrics.owned_buckets.set(0)
 
     def tick(self, now: float) -> None:
         if now >= self._next_heartbeat:

@@ -184,6 +184,7 @@ class Registration:
             self._outlast(keeper)
         finally:
             self._supervised = None
+            self._keeper.resign()
             self._disconnect()
         if self._failure is not None:
             raise self._failure

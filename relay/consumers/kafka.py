@@ -77,21 +77,28 @@ class KafkaConsumer(Consumer):
         self._progress: dict[tuple[str, int], Progress] = {}
         self._paused: set[tuple[str, int]] = set()
         self._next_commit = 0.0
+        self._said: str | None = None  # by the client, of what goes wrong
 
     def _open(self) -> None:
+        callbacks = {"error_cb": self._on_error, "on_commit": self._on_commit}
         try:
-            self._client = confluent_kafka.Consumer(
-                self._config | {"error_cb": _tell, "on_commit": _committed}
-            )
-            known = self._client.list_topics(timeout=START_SECONDS).topics
+            self._client = confluent_kafka.Consumer(self._config | callbacks, logger=log)
+            for topic in self._topics:
+                self._require(topic)
         except KafkaException as error:
-            raise RelayError(f"cannot read from Kafka: {error.args[0].str()}") from error
-        missing = [name for name in self._topics if not name.startswith("^") and name not in known]
-        if missing:
-            raise RelayError(f"there is no topic {', '.join(missing)} in Kafka: create it first")
+            said = self._said or error.args[0].str()
+            servers = self._config["bootstrap.servers"]
+            raise RelayError(f"cannot read from Kafka at {servers}: {said}") from error
         self._client.subscribe(
             self._topics, on_assign=self._on_assign, on_revoke=self._on_revoke, on_lost=self._on_lost
         )
+
+    def _require(self, topic: str) -> None:
+        if topic.startswith("^"):
+            return  # a pattern: there may be none yet
+        found = self._client.list_topics(topic, timeout=START_SECONDS).topics[topic]
+        if found.error is not None:
+            raise RelayError(f"the topic {topic} cannot be read: {found.error.str()}: create it first")
 
     def _take(self, seconds: float) -> Delivery | None:
         self._commit_now_and_then()
@@ -123,13 +130,12 @@ class KafkaConsumer(Consumer):
             self._client.resume([TopicPartition(*place)])
 
     def _close(self) -> None:
-        client, self._client = self._client, None
-        if client is not None:
-            self._client = client
-            self._commit(list(self._progress), asynchronous=False)
-            with suppress(KafkaException, RuntimeError):
-                client.close()
-            self._client = None
+        if self._client is None:
+            return
+        self._commit(list(self._progress), asynchronous=False)
+        with suppress(KafkaException, RuntimeError):
+            self._client.close()  # gives up the partitions
+        self._client = None
 
     def _commit_now_and_then(self) -> None:
         if monotonic() >= self._next_commit:
@@ -175,6 +181,18 @@ class KafkaConsumer(Consumer):
                 with suppress(KafkaException):
                     self._client.resume([TopicPartition(*place)])
 
+    def _on_commit(self, error: KafkaError | None, partitions: Sequence[Any]) -> None:
+        for partition in partitions:
+            failure = error or partition.error
+            if failure is not None:
+                log.warning("offsets of %s were not committed: %s", _shown([partition]), failure.str())
+                if progress := self._progress.get((partition.topic, partition.partition)):
+                    progress.commit(None)
+
+    def _on_error(self, error: KafkaError) -> None:
+        self._said = error.str()
+        log.warning("Kafka: %s", self._said)
+
     def _hear(self, error: Any) -> None:
         if error.fatal():
             raise RelayError(f"the Kafka client of consumer {self.name} failed: {error.str()}")
@@ -200,12 +218,3 @@ def _configuration(name: str, servers: str, group: str, config: Mapping[str, Any
 
 def _shown(partitions: Sequence[Any]) -> str:
     return ", ".join(f"{p.topic}[{p.partition}]" for p in partitions) or "nothing"
-
-
-def _tell(error: KafkaError) -> None:
-    log.warning("Kafka: %s", error.str())
-
-
-def _committed(error: KafkaError | None, partitions: Sequence[Any]) -> None:
-    if error is not None:
-        log.warning("offsets were not committed: %s", error.str())

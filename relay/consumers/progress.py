@@ -27,5 +27,6 @@ class Progress:
         """The offset of the next message to read after a restart; None: nothing new to commit."""
         return self._next if self._next != self._committed else None
 
-    def commit(self, offset: int) -> None:
+    def commit(self, offset: int | None) -> None:
+        """Told when it is sent; with None where that failed."""
         self._committed = offset

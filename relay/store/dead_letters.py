@@ -68,9 +68,12 @@ ON CONFLICT (consumer, event_id, replay_id) DO UPDATE SET
 KNOWN = """
 SELECT FROM {dead_letters} WHERE consumer = %(consumer)s AND event_id IS NULL AND source = %(source)s
 """
+# Of one key, one after the other, whoever takes them.
 TAKE = """
-SELECT {COLUMNS} FROM {dead_letters} WHERE consumer = %(consumer)s AND retry_asked_at IS NOT NULL
-ORDER BY id LIMIT 1 FOR UPDATE SKIP LOCKED
+SELECT {COLUMNS} FROM {dead_letters} d WHERE consumer = %(consumer)s AND retry_asked_at IS NOT NULL
+  AND NOT EXISTS (SELECT FROM {dead_letters} e WHERE e.consumer = d.consumer AND e.key = d.key
+    AND e.retry_asked_at IS NOT NULL AND e.id < d.id)
+ORDER BY id LIMIT 1 FOR UPDATE OF d SKIP LOCKED
 """
 REMOVE = "DELETE FROM {dead_letters} WHERE id = %(id)s"
 KEEP = """

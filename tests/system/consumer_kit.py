@@ -65,7 +65,7 @@ class KafkaPlace:
 
     def consumer(self, handler: Any, database: str, **options: Any) -> Consumer:
         config = {"session.timeout.ms": 6000, "heartbeat.interval.ms": 500, "fetch.wait.max.ms": 50}
-        given = {
+        given: dict[str, Any] = {
             "database_url": database,
             "bootstrap_servers": self.address,
             "topics": [self.rig.destination],
@@ -101,7 +101,7 @@ class RabbitPlace:
             channel.basic_publish("", self.rig.queue, value, pika.BasicProperties(headers=headers))
 
     def consumer(self, handler: Any, database: str, **options: Any) -> Consumer:
-        given = {
+        given: dict[str, Any] = {
             "database_url": database,
             "url": self.url,
             "queue": self.rig.queue,

@@ -17,7 +17,8 @@ def command(app: App) -> None:
 _DASHBOARD = """Serve the operator's pages, without relaying.
 
 A relay that runs serves the same pages on its own address, as long as the extra `web` is installed; use this
-to look at an outbox from elsewhere. It reads on two connections of its own.
+to look at an outbox from elsewhere. It reads on connections of its own. While no relay runs, its /metrics
+show what waits, so that somebody notices.
 
 \b
 Who may look, and who may act:
@@ -48,7 +49,7 @@ def dashboard(
 
     from relay import logs
     from relay.http import HttpServer, has_pages
-    from relay.metrics import Metrics
+    from relay.web.standin import StandIn
 
     settings = settings_from(database_url, table, config, http=http)
     if not has_pages():
@@ -58,8 +59,10 @@ def dashboard(
     with opened(settings, "dashboard"):
         pass  # an outbox that is not there is told here, not by an empty page
     logs.configure(logging.WARNING)
-    server = HttpServer(settings, Metrics(), lambda: None)
+    standin = StandIn(settings)
+    server = HttpServer(settings, standin.metrics, lambda: None)
     server.start()
+    standin.start()
     ended = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: ended.set())
@@ -69,3 +72,4 @@ def dashboard(
         ended.wait()
     finally:
         server.stop()
+        standin.stop()

@@ -9,7 +9,7 @@ import pytest
 
 from relay.errors import RelayError
 from relay.names import TableName
-from relay.reading import Count
+from relay.reading import Breaker, Count, Reading
 from relay.store import gauges, inspect
 from relay.store.connection import Table, connect, resolve
 from relay.store.counting import Counting
@@ -74,12 +74,11 @@ def test_every_status_is_counted(any_postgres: int, conn: Conn, table: Table) ->
 def test_an_empty_outbox_has_nothing_and_nothing_is_old(conn: Conn, table: Table) -> None:
     counts = Counting(table, 100).count(conn)
     assert (counts.pending, counts.oldest_pending_seconds, counts.workers) == (Count(0), None, 0)
-    reading = Gauges(table).read(conn)
-    assert reading is not None
-    assert {reading.pending, reading.retrying, reading.failed, reading.dead_letter} == {Count(0)}
-    assert (reading.blocked_keys, reading.oldest_pending_seconds, reading.workers) == (Count(0), 0.0, 0)
-    assert reading.open_breakers == {"destination": 0, "host": 0, "route": 0}
-    assert set(reading.upkeep) == {"outbox", "outbox_leases"}
+    found = reading(conn, table)
+    assert {found.pending, found.retrying, found.failed, found.dead_letter} == {Count(0)}
+    assert (found.blocked_keys, found.oldest_pending_seconds, found.workers) == (Count(0), 0.0, 0)
+    assert found.open_breakers == {"destination": 0, "host": 0, "route": 0}
+    assert set(found.upkeep) == {"outbox", "outbox_leases"}
 
 
 def test_counts_beyond_the_bound_are_marked_and_estimated(conn: Conn, table: Table) -> None:
@@ -123,6 +122,12 @@ def test_the_oldest_is_the_oldest_that_could_be_published(conn: Conn, table: Tab
     assert between(7200, 7260)
 
 
+def reading(conn: Conn, table: Table) -> Reading:
+    found = Gauges(table).read(conn)
+    assert found is not None
+    return found
+
+
 def test_gauges_come_back_empty_rather_than_late(
     conn: Conn, table: Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -133,6 +138,142 @@ def test_gauges_come_back_empty_rather_than_late(
     monkeypatch.undo()
     assert Gauges(table).read(conn) is not None
     assert conn.execute("SHOW statement_timeout").fetchone() == ("0",)
+
+
+def test_where_counting_takes_too_long_the_statistics_answer_and_it_is_not_tried_again_at_once(
+    conn: Conn, table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("pending", "dead_letter"):
+        add(conn, name, name)
+    conn.execute("ANALYZE outbox")
+    tried: list[None] = []
+
+    def endless(*_: object) -> None:
+        tried.append(None)
+        conn.execute("SELECT pg_sleep(60)")
+
+    monkeypatch.setattr(gauges, "GAUGES_SECONDS", 0.2)
+    monkeypatch.setattr(Counting, "count", endless)
+    slow = Gauges(table)
+    for _ in range(2):
+        found = slow.read(conn)
+        assert found is not None
+        assert (found.pending, found.dead_letter) == (Count(1, exact=False), Count(1, exact=False))
+    assert len(tried) == 1
+
+
+def test_events_that_were_tried_before_are_retrying(conn: Conn, table: Table) -> None:
+    add(conn, "new")
+    add(conn, "delayed", more="available_at = now() + interval '1 hour'")
+    add(conn, "waits", more="attempts = 1, available_at = now() + interval '1 minute'")
+    add(conn, "lost", more="attempts = 1")
+    counts = Counting(table, 100).count(conn)
+    assert (counts.pending, counts.retrying) == (Count(4), Count(2))
+
+
+def test_failed_events_are_found_among_any_number_of_dead_letters(conn: Conn, table: Table) -> None:
+    conn.execute(
+        "INSERT INTO outbox (partition_key, event_type, payload, status, completed_at, parked_at)"
+        " SELECT 'k' || i, 'E', '{}', 'dead_letter', now(), now() FROM generate_series(1, 300) i"
+    )
+    for number in range(3):
+        add(conn, f"f{number}", "failed", key=f"order:{number % 2}")
+    conn.execute("ANALYZE outbox")
+    counts = Counting(table, 100).count(conn)
+    assert (counts.failed, counts.blocked_keys) == (Count(3), Count(2))
+    assert counts.dead_letter == Count(300, exact=False)
+    assert Counting(table, 1000).count(conn).dead_letter == Count(300)
+
+
+def test_more_failed_events_than_are_counted_are_an_estimate(conn: Conn, table: Table) -> None:
+    conn.execute(
+        "INSERT INTO outbox (partition_key, event_type, payload, status, parked_at, available_at)"
+        " SELECT 'k' || i, 'E', '{}', 'failed', now(), 'infinity' FROM generate_series(1, 300) i"
+    )
+    conn.execute("ANALYZE outbox")
+    counts = Counting(table, 100).count(conn)
+    assert (counts.failed, counts.blocked_keys) == (Count(300, exact=False), Count(300, exact=False))
+    assert counts.pending == Count(0, exact=False)
+    assert counts.dead_letter == Count(0, exact=False)
+
+
+def test_the_oldest_of_more_events_than_are_counted_is_found_in_whichever_bucket(
+    conn: Conn, table: Table
+) -> None:
+    conn.execute(
+        "INSERT INTO outbox (partition_key, event_type, payload)"
+        " SELECT 'k' || i, 'E', '{}' FROM generate_series(1, 300) i"
+    )
+    conn.execute(
+        "UPDATE outbox SET created_at = now() - interval '1 hour', available_at = now() - interval '1 hour'"
+        " WHERE id = (SELECT id FROM outbox ORDER BY partition_bucket DESC, partition_key LIMIT 1)"
+    )
+    oldest = Counting(table, 100).count(conn).oldest_pending_seconds
+    assert oldest is not None
+    assert 3600 <= oldest < 3700
+
+
+def test_a_reading_has_breakers_and_pauses_by_scope_without_secrets(conn: Conn, table: Table) -> None:
+    conn.execute(
+        "INSERT INTO outbox_pauses (scope, value, origin, reason, paused_by, until) VALUES"
+        " ('destination', 'https://u:hunter2@x.example/in', 'breaker', 'down', 'w1', now() + interval '1 h'),"
+        " ('host', 'y.example', 'breaker', 'down', 'w1', now() - interval '1 s'),"
+        " ('host', 'z.example', 'breaker', 'down', 'probe by w1', now() + interval '1 h'),"
+        " ('key', 'order:9', 'operator', 'audit', 'ann', NULL),"
+        " ('all', '', 'operator', 'over', 'ann', now() - interval '1 minute')"
+    )
+    found = reading(conn, table)
+    assert set(found.breakers) == {
+        Breaker("destination", "https://x.example"),
+        Breaker("host", "y.example", probing=True),
+        Breaker("host", "z.example", probing=True),
+    }
+    assert found.open_breakers == {"destination": 1, "host": 2, "route": 0}
+    assert found.operator_pauses == {"all": 0, "destination": 0, "event_type": 0, "key": 1}
+
+
+def test_only_so_many_breakers_are_shown_and_all_are_counted(conn: Conn, table: Table) -> None:
+    conn.execute(
+        "INSERT INTO outbox_pauses (scope, value, origin, reason, paused_by, until)"
+        " SELECT 'destination', 'topic-' || i, 'breaker', 'down', 'w1', now() + interval '1 h'"
+        " FROM generate_series(1, 70) i"
+    )
+    found = reading(conn, table)
+    assert len(found.breakers) == gauges.BREAKERS_SHOWN
+    assert found.open_breakers["destination"] == 70
+
+
+def test_a_transaction_that_keeps_the_server_from_cleaning_up_is_seen(
+    any_postgres: int, conn: Conn, table: Table
+) -> None:
+    before = reading(conn, table).held_back_transactions
+    with psycopg.connect(conn.info.dsn) as other:
+        other.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+        other.execute("SELECT 1")
+        for number in range(20):
+            add(conn, f"e{number}")
+        found = reading(conn, table)
+        assert found.oldest_transaction_seconds > 0
+        assert found.held_back_transactions >= before + 40
+        assert found.sees_all_sessions
+    assert reading(conn, table).held_back_transactions < 40
+
+
+def test_an_open_transaction_that_holds_nothing_back_does_not_count(conn: Conn, table: Table) -> None:
+    with psycopg.connect(conn.info.dsn) as other:
+        other.execute("SELECT 1")
+        assert reading(conn, table).oldest_transaction_seconds == 0
+
+
+def test_dead_rows_and_the_last_autovacuum_are_read_from_the_servers_own_account(
+    conn: Conn, table: Table
+) -> None:
+    for number in range(10):
+        add(conn, f"e{number}")
+    conn.execute("SELECT pg_stat_force_next_flush()")
+    found = reading(conn, table).upkeep
+    assert found["outbox"].dead_tuples == 10
+    assert found["outbox"].autovacuum_seconds is None
 
 
 def test_gauges_leave_the_session_as_it_was(conn: Conn, table: Table) -> None:

@@ -1,6 +1,8 @@
 """The printed roles: each party can do its part, and nothing else."""
 
 from collections.abc import Iterator
+from dataclasses import replace
+from datetime import timedelta
 from time import monotonic
 from typing import Any
 
@@ -8,11 +10,16 @@ import psycopg
 import pytest
 from psycopg import sql
 
+from relay.consumers.applying import Applying
+from relay.consumers.message import Message, Raw
 from relay.names import TableName
+from relay.reading import Count
 from relay.scan import Scan
 from relay.settlement import Settlement
 from relay.store.claim import Claim, Claiming, Limits
 from relay.store.connection import connect, resolve
+from relay.store.gauges import Gauges
+from relay.store.inbox import prune_inbox, require_inbox
 from relay.store.migrate import migrate, require_current
 from relay.store.reap import Reaping
 from relay.store.roles import Role, role_name, roles_text
@@ -88,6 +95,11 @@ def test_the_relay_role_can_do_all_that_a_worker_does(
         registry.register(conn, "w1", {"host": "here"})
         assert registry.heartbeat(conn, "w1")
         assert list(registry.living(conn)) == ["w1"]
+        assert registry.keep_house(conn, "w1", 6)
+        with psycopg.connect(outbox):  # a session of somebody else
+            reading = Gauges(table).read(conn)
+        assert reading is not None
+        assert (reading.pending, reading.sees_all_sessions) == (Count(3), False)
         claiming = Claiming(table, "w1", "topic", 90)
         settling = Settling(table, "w1", completion)
         first = take(claiming, conn, 1)
@@ -136,11 +148,27 @@ def test_a_reader_looks_and_changes_nothing(outbox: str) -> None:
                 conn.execute(statement)
 
 
-def test_a_consumer_remembers_what_it_applied_and_sees_no_event(outbox: str) -> None:
-    accept = "INSERT INTO sales.inbox_dedupe (consumer, event_id) VALUES ('c', 'e') ON CONFLICT DO NOTHING"
+def test_a_consumer_does_all_that_consumers_do_and_sees_no_event(outbox: str) -> None:
+    place = TableName("sales", "inbox_dedupe")
+    message = Message("e-1", "E", "k", {}, {}, 1, 9, 1, None, None, "t[0]@1", b"{}")
+    late = replace(message, event_id="e-0", lease_generation=5)
+    seen: list[str] = []
+    applying = Applying("c", lambda _, message: seen.append(message.event_id), place, fence=True)
+    raw, copy, bad = (
+        Raw(b"{}", {"event_id": event_id, "partition_key": "k"}, "t[0]@1")
+        for event_id in ("e-1", "e-0", "e-2")
+    )
     with as_role(outbox, "consumer") as conn:
-        assert conn.execute(accept).rowcount == 1
-        assert conn.execute(accept).rowcount == 0
-        for statement in ('SELECT * FROM sales."roles test"', "DELETE FROM sales.inbox_dedupe"):
+        require_inbox(conn, place)
+        assert applying.apply(conn, message, raw) == "apply"
+        assert applying.apply(conn, message, raw) == "duplicate"
+        assert applying.apply(conn, late, copy) == "stale"
+        assert applying.apply(conn, replace(message, replay_id="r"), raw) == "apply"
+        assert applying.park(conn, bad, "failed", "no", 5)
+        conn.execute("UPDATE sales.inbox_dedupe_dead_letters SET retry_asked_at = now()")
+        assert [applying.retry_one(conn) for _ in range(3)] == [True, True, False]
+        assert seen == ["e-1", "e-1", "e-0", "e-2"]
+        assert prune_inbox(conn, place, timedelta(), "c") > 0
+        for statement in ('SELECT * FROM sales."roles test"', 'SELECT * FROM sales."roles test_audit"'):
             with pytest.raises(psycopg.errors.InsufficientPrivilege):
                 conn.execute(statement)

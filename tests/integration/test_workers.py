@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+import psycopg
 import pytest
 
 from relay.store.workers import Registry
@@ -127,3 +128,62 @@ def test_any_name_is_seen_alive_whatever_the_sign_of_its_lock(stage: Stage, name
     registry(other).bury(other.conn)
     assert statuses(stage)[name] == "alive"
     assert registry(worker).heartbeat(worker.conn, name)
+
+
+def keeps_house(actor: Actor, seconds: float = 6.0) -> bool:
+    return registry(actor).keep_house(actor.conn, actor.name, seconds)
+
+
+def test_one_worker_keeps_house_for_as_long_as_it_renews(stage: Stage) -> None:
+    first, second = register(stage, "z-first"), register(stage, "a-second")
+    assert keeps_house(first)
+    assert not keeps_house(second)
+    assert keeps_house(first)
+    assert not keeps_house(second), "however the names are ordered"
+
+
+def test_a_housekeeper_that_does_not_renew_loses_its_post_to_the_first_who_asks(stage: Stage) -> None:
+    frozen, other = register(stage, "frozen"), register(stage, "other")
+    assert keeps_house(frozen)
+    stage.sql.execute(
+        "UPDATE outbox_workers SET housekeeper_until = clock_timestamp() WHERE id = 'frozen'"
+    )
+    assert keeps_house(other)
+    assert not keeps_house(frozen)
+
+
+def test_the_post_of_a_worker_that_died_or_left_is_free_at_once(stage: Stage) -> None:
+    doomed, leaving, heir = (register(stage, name) for name in ("doomed", "leaving", "heir"))
+    assert keeps_house(doomed)
+    gone = disconnected(stage, doomed)
+    doomed.close()
+    wait_until(gone, "the session ends")
+    assert not keeps_house(leaving)
+    registry(heir).bury(heir.conn)
+    assert keeps_house(leaving)
+    registry(leaving).deregister(leaving.conn, "leaving")
+    assert keeps_house(heir)
+
+
+def test_a_worker_that_was_declared_dead_keeps_no_house(stage: Stage) -> None:
+    worker = register(stage, "worker")
+    assert keeps_house(worker)
+    registry(worker).retire(worker.conn, "worker")
+    assert not keeps_house(worker)
+
+
+def test_of_two_who_took_the_post_at_the_same_moment_one_gives_way(stage: Stage) -> None:
+    first, second = register(stage, "a"), register(stage, "b")
+    stage.sql.execute("UPDATE outbox_workers SET housekeeper_until = clock_timestamp() + interval '1 minute'")
+    assert not keeps_house(second)
+    assert keeps_house(first)
+    stage.sql.execute("UPDATE outbox_workers SET housekeeper_until = NULL WHERE id = 'b'")
+    assert keeps_house(first)
+    assert not keeps_house(second)
+
+
+def test_renewing_the_post_does_not_wait_for_the_disk_and_changes_nothing_else(stage: Stage) -> None:
+    worker = register(stage, "worker")
+    assert keeps_house(worker)
+    assert worker.conn.execute("SHOW synchronous_commit").fetchone() == ("on",)
+    assert worker.conn.info.transaction_status == psycopg.pq.TransactionStatus.IDLE

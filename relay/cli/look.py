@@ -165,7 +165,7 @@ def _line(row: dict[str, Any]) -> tuple[object, ...]:
     return (row["position"], row["event_id"], row["status"], tries, *named, outcome)
 
 
-def parse_since(text: str | None) -> datetime | None:
+def parse_since(text: str | None, option: str = "--since") -> datetime | None:
     """A moment, or a span before now; a moment without a zone is local time."""
     from relay.settings import seconds
 
@@ -178,7 +178,7 @@ def parse_since(text: str | None) -> datetime | None:
     try:
         return datetime.now(UTC) - timedelta(seconds=seconds(text))
     except (ValueError, OverflowError):
-        raise SettingsError(f"--since {text} is no time: write '2h', '7 days' or 2026-07-01T12:00") from None
+        raise SettingsError(f"{option} {text} is no time: write '2h', '7 days' or 2026-07-01T12:00") from None
 
 
 _SHOW = """Show one event in full, from the outbox or its archive.

@@ -2,6 +2,7 @@
 
 import json
 import signal
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -125,10 +126,10 @@ def test_many_events_go_in_small_batches_and_live_ones_beside_them_stay(
     many(stage, 7000)
     stage.insert("a", 10)
     operator = stage.actor("operator")
-    cutoffs = {"completed": retention.cutoff(operator.conn, retention.timedelta(days=7))}
+    cutoffs: retention.Cutoffs = {"completed": retention.cutoff(operator.conn, timedelta(days=7))}
     steps = [
         step["completed"] for step in retention.prune(operator.conn, operator.table, cutoffs, actor="ann")
-    ]  # type: ignore[arg-type]
+    ]
     assert steps[-1] == 7000
     assert max(b - a for a, b in zip([0, *steps], steps, strict=False)) == retention.ROWS_PER_BATCH
     assert stage.value("SELECT count(*) FROM outbox") == 10
@@ -138,7 +139,7 @@ def test_many_events_go_in_small_batches_and_live_ones_beside_them_stay(
 def test_counts_are_exact_up_to_a_bound(stage: Stage) -> None:
     many(stage, 20)
     operator = stage.actor("operator")
-    cutoffs: retention.Cutoffs = {"completed": retention.cutoff(operator.conn, retention.timedelta(0))}
+    cutoffs: retention.Cutoffs = {"completed": retention.cutoff(operator.conn, timedelta(0))}
     counts = [retention.preview(operator.conn, operator.table, cutoffs, n)["completed"] for n in (20, 19)]
     assert counts == [Count(20), Count(19, exact=False)]
 

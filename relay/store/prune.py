@@ -10,7 +10,8 @@ from psycopg import Connection
 
 from relay.names import TableName
 from relay.store.connection import Table, transaction
-from relay.store.sqltext import fill, fill_inbox
+from relay.store.inbox import prune_inbox
+from relay.store.sqltext import fill
 
 ROWS_PER_PRUNE = 2000
 
@@ -27,7 +28,6 @@ DEAD_LETTERS = _DELETE.replace("{table}", "{outbox}").replace(
     "{old}", "parked_at < clock_timestamp() - %(age)s AND status = 'dead_letter'"
 )
 ARCHIVED = _DELETE.replace("{table}", "{archive}").replace("{old}", _OLD.replace("{column}", "completed_at"))
-SEEN = _DELETE.replace("{table}", "{inbox}").replace("{old}", _OLD.replace("{column}", "seen_at"))
 
 
 class Pruning:
@@ -38,14 +38,14 @@ class Pruning:
         dead_letter_retention: timedelta | None,
         inbox_retention: timedelta | None,
     ) -> None:
-        inbox = TableName(table.name.schema, "inbox_dedupe")
+        self._inbox = TableName(table.name.schema, "inbox_dedupe")
+        self._inbox_retention = inbox_retention
         self._statements = [
             (statement, age)
             for statement, age in (
                 (fill(COMPLETED, table.name), retention),
                 (fill(ARCHIVED, table.name), retention),
                 (fill(DEAD_LETTERS, table.name), dead_letter_retention),
-                (fill_inbox(SEEN, inbox), inbox_retention),
             )
             if age is not None
         ]
@@ -57,4 +57,6 @@ class Pruning:
             with transaction(conn):
                 conn.execute("SET LOCAL enable_bitmapscan = on")
                 gone += conn.execute(statement, {"age": age, "rows": ROWS_PER_PRUNE}).rowcount
+        if self._inbox_retention is not None:
+            gone += prune_inbox(conn, self._inbox, self._inbox_retention)
         return gone

@@ -9,7 +9,7 @@ from typing import Literal, TypeAlias
 
 from psycopg import sql
 
-from relay.names import TableName
+from relay.names import TableName, inbox_names
 from relay.store.migrate import INBOX_TABLE
 from relay.store.sqltext import fill
 
@@ -42,16 +42,18 @@ GRANT SELECT, INSERT ON {audit} TO {relay};
 GRANT SELECT, UPDATE ON {wake} TO {relay};
 GRANT USAGE, UPDATE ON SEQUENCE {generation} TO {relay};
 GRANT SELECT ON {versions}, {inbox_versions} TO {relay};
-GRANT SELECT, DELETE ON {inbox} TO {relay};
+GRANT SELECT, DELETE ON {inbox}, {replays}, {fences} TO {relay};
+GRANT SELECT, UPDATE, DELETE ON {dead_letters} TO {relay};
 
 -- Readers: relay status, events, show.
 GRANT USAGE ON SCHEMA {schema} TO {reader};
 GRANT SELECT ON {outbox}, {archive}, {leases}, {workers}, {pauses}, {audit}, {versions}, {inbox},
-  {inbox_versions} TO {reader};
+  {replays}, {fences}, {dead_letters}, {inbox_versions} TO {reader};
 
--- Consumers: remember what they have applied.
+-- Consumers: remember what they have applied, forget what is old, park what they cannot apply.
 GRANT USAGE ON SCHEMA {schema} TO {consumer};
-GRANT SELECT, INSERT ON {inbox} TO {consumer};
+GRANT SELECT, INSERT, DELETE ON {inbox}, {replays} TO {consumer};
+GRANT SELECT, INSERT, UPDATE, DELETE ON {fences}, {dead_letters} TO {consumer};
 """
 
 _MEMBERS = """
@@ -72,11 +74,9 @@ def roles_text(table: TableName) -> str:
     roles: tuple[Role, ...] = ("writer", "relay", "reader", "consumer")
     names = {role: role_name(place, role) for role in roles}
     words: dict[str, str] = {role: _identifier(name) for role, name in names.items()}
-    words |= {
-        "schema": _identifier(schema),
-        "inbox": _identifier(schema, INBOX_TABLE),
-        "inbox_versions": _identifier(schema, f"{INBOX_TABLE}_versions"),
-    }
+    inbox = inbox_names(TableName(schema, INBOX_TABLE))
+    words |= {word: _identifier(*inbox[word]) for word in ("inbox", "replays", "fences", "dead_letters")}
+    words |= {"schema": _identifier(schema), "inbox_versions": _identifier(*inbox["versions"])}
     create = [
         sql.SQL(_CREATE).format(name=sql.Literal(name), role=sql.Identifier(name)).as_string(None)
         for name in names.values()

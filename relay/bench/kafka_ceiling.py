@@ -41,7 +41,9 @@ class RawKafkaLoop:
     """Publishes batches and waits for each, as the publisher does; warm after the first."""
 
     def __init__(self, servers: str, config: Mapping[str, Any] | None = None) -> None:
-        self._producer = Producer(producer_config(servers, config or {}, 1_000_000, lambda _: None))
+        self._producer = Producer(
+            producer_config(servers, {**(config or {}), "log_level": 0}, 1_000_000, lambda _: None)
+        )
         self._errors: list[Any] = []
 
     def publish(self, messages: Iterable[RawMessage]) -> None:

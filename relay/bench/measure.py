@@ -91,7 +91,10 @@ class Meter:
             sleep(0.01)
         sleep(0.3)  # gone from the view, the process may still be ending
 
-    def cost(self, before: Reading, after: Reading, relay_cpu: float, rss: int | None) -> Cost:
+    def cost(
+        self, before: Reading, after: Reading, relay_cpu: float, rss: int | None, besides: float = 0.0
+    ) -> Cost:
+        """`besides`: CPU seconds of others that have a part in it."""
         updated = after.updated - before.updated
         database, broker = (
             _difference(getattr(before, name), getattr(after, name))
@@ -102,7 +105,7 @@ class Meter:
             relay_cpu=relay_cpu,
             database_cpu=database,
             broker_cpu=broker,
-            other_share=_others(before, after, relay_cpu + (database or 0.0) + (broker or 0.0)),
+            other_share=_others(before, after, relay_cpu + besides + (database or 0.0) + (broker or 0.0)),
             peak_rss=rss,
             wal_bytes=after.wal - before.wal,
             dead_rows=after.dead - before.dead,

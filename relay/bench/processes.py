@@ -8,6 +8,7 @@ from multiprocessing.connection import Connection as Pipe
 from time import monotonic
 from typing import Any
 
+from relay.bench.local_processes import read_stat
 from relay.errors import RelayError
 
 START_SECONDS = 60.0
@@ -29,6 +30,11 @@ class Child:
 
     def send(self, message: str) -> None:
         self._pipe.send(message)
+
+    def cpu(self) -> float:
+        """Seconds that it has used so far."""
+        stat = read_stat(self._process.pid or 0)
+        return stat.cpu if stat else 0.0
 
     def receive(self, seconds: float | None = None) -> Any:
         """The next message; what the process failed with is raised."""

@@ -10,8 +10,9 @@ WIDTH = 24
 
 def lines(result: dict[str, Any], *, ascii_only: bool = False) -> Iterator[str]:
     yield from _head(result)
-    yield from _drains(result["figures"], ascii_only)
-    yield from _costs(result["figures"], result["steady"])
+    figures = [_named(figure) for figure in result["figures"]]
+    yield from _drains(figures, ascii_only)
+    yield from _costs(figures, result["steady"])
     if result["client"]:
         yield from _client(result["client"], ascii_only)
     if result["steady"]:
@@ -21,6 +22,11 @@ def lines(result: dict[str, Any], *, ascii_only: bool = False) -> Iterator[str]:
         yield _checked(verdict)
 
 
+def _named(figure: dict[str, Any]) -> dict[str, Any]:
+    """What is tried stands in the head, not in every line."""
+    return figure if figure["ratio_of_plain"] is None else figure | {"name": "  under the trial above"}
+
+
 def _head(result: dict[str, Any]) -> Iterator[str]:
     machine, postgresql = result["machine"], result["machine"]["postgresql"]
     yield (
@@ -28,6 +34,9 @@ def _head(result: dict[str, Any]) -> Iterator[str]:
         f" publisher {result['publisher']}, completion {result['completion']},"
         f" {result['plan']['payload_bytes']}-byte payloads, {result['plan']['keys']:,} keys"
     )
+    tried = [f["name"].partition(": ")[2] for f in result["figures"] if f["ratio_of_plain"] is not None]
+    if tried:
+        yield f"trial: {tried[0]}"
     yield ""
 
 

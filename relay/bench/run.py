@@ -15,7 +15,8 @@ from relay.bench.figures import Figure, ratio
 from relay.bench.local_processes import local_postmaster
 from relay.bench.measure import Meter
 from relay.bench.plan import Plan
-from relay.bench.stage import Site, drain, steady
+from relay.bench.stage import Site, drain
+from relay.bench.steady import steady
 from relay.bench.table import bench_outbox
 from relay.settings import Settings
 from relay.store.connection import connect

@@ -6,6 +6,7 @@ Asks by the publisher's own settings, and changes nothing. What the user may not
 from collections.abc import Iterable, Mapping
 from concurrent.futures import Future
 from shlex import quote
+from time import monotonic
 from typing import Any, NamedTuple
 
 from confluent_kafka import KafkaError, KafkaException, TopicCollection
@@ -19,7 +20,7 @@ from relay.doctor.kafka_commands import Commands
 from relay.settings import Settings
 
 FAMILY = "kafka"
-SECONDS = 5.0
+SECONDS = 4.0
 MOST_TOPICS = 50
 SAFE_REPLICAS = 3
 # Key, headers and framing of a record beside its payload, at least.
@@ -67,12 +68,17 @@ class Cluster:
         self._admin = AdminClient(dict[str, Any](config) | {"error_cb": self.errors.append, "log_level": 0})
 
     def brokers(self) -> list[int]:
-        try:
-            cluster = _answer(self._admin.describe_cluster(request_timeout=SECONDS))
-        except KafkaException:
-            self._admin.poll(0)  # where wrong passwords and certificates are told
-            raise
-        return [node.id for node in cluster.nodes]
+        """Waits no longer once the brokers have refused this client, which only `poll` tells."""
+        asked = self._admin.describe_cluster(request_timeout=SECONDS)
+        until = monotonic() + SECONDS + 1
+        while not asked.done() and monotonic() < until and not self.refusals():
+            self._admin.poll(0.1)
+        if self.refusals() and not asked.done():
+            raise KafkaException(self.refusals()[0])
+        return [node.id for node in _answer(asked).nodes]
+
+    def refusals(self) -> list[KafkaError]:
+        return [error for error in self.errors if classify.kafka(error.name()) is Trouble.SETTINGS]
 
     def topic(self, name: str) -> Topic | KafkaError:
         try:
@@ -103,8 +109,7 @@ def _answer(asked: "Future[Any]") -> Any:
 
 
 def _unreachable(servers: str, error: KafkaException, cluster: Cluster) -> Finding:
-    wrong = [said for said in cluster.errors if classify.kafka(said.name()) is Trouble.SETTINGS]
-    if wrong:
+    if wrong := cluster.refusals():
         why = "nothing is published until [kafka.config] is right: the user, the password, the certificates"
         return Finding(FAMILY, "error", f"Kafka at {servers} refuses this client: {wrong[0].str()}", why)
     said = (cluster.errors or [error.args[0]])[0].str()

@@ -19,7 +19,11 @@ from urllib.parse import urlsplit
 from urllib.request import Request, urlopen
 
 import pika
-from pika.exceptions import AMQPError, ChannelClosedByBroker
+from pika.adapters.utils.connection_workflow import (
+    AMQPConnectorException,
+    AMQPConnectorStackTimeout,
+)
+from pika.exceptions import AMQPError, ChannelClosedByBroker, ConnectionBlockedTimeout
 
 from publishers.amqp_errors import explain
 from publishers.rabbitmq import DEFAULT_EXCHANGE, connection_parameters
@@ -30,6 +34,7 @@ from relay.settings import Settings
 FAMILY = "rabbitmq"
 SECONDS = 4
 MOST_EXCHANGES = 50
+TIMEOUTS = (AMQPConnectorStackTimeout, ConnectionBlockedTimeout, TimeoutError)
 SEE = "export RELAY_RABBITMQ__MANAGEMENT_URL=http://user:password@host:15672"
 
 
@@ -46,10 +51,12 @@ def check(settings: Settings, routes: list[Route]) -> list[Finding]:
         with closing(pika.BlockingConnection(parameters)) as connection:
             no_exchange = _absent(connection, "exchange", exchanges)
             no_queue = _absent(connection, "queue", queues)
-    except (AMQPError, OSError) as error:
+    except (AMQPError, AMQPConnectorException, OSError) as error:
+        late = isinstance(error, TIMEOUTS)
+        said = f"{where} did not answer within {SECONDS} s" if late else explain(error, parameters).reason
         why = "nothing is published until it can be reached; events wait and lose nothing by it"
         fix = "export RELAY_RABBITMQ__URL=amqp://user:password@host:5672/%2F"
-        return [Finding(FAMILY, "error", explain(error, parameters).reason, why, fix)]
+        return [Finding(FAMILY, "error", said, why, fix)]
     if not names:
         what = f"{where}; no exchange to look at while destination is a template and nothing waits"
         return [Finding(FAMILY, "info", what)]
@@ -122,7 +129,7 @@ def _bound(name: str, vhost: str, routing_key: str = "#") -> list[str]:
     ]
 
 
-_RETURNED = re.compile(r"no queue takes (.+)/(.*?): bind one")
+_RETURNED = re.compile(r"no queue takes exchange '(.+)' with routing key '(.*)': bind one")
 
 
 def _returned(routes: list[Route], vhost: str) -> Iterable[Finding]:
@@ -130,7 +137,7 @@ def _returned(routes: list[Route], vhost: str) -> Iterable[Finding]:
     for route in routes:
         if route.unroutable and (match := _RETURNED.search(route.unroutable)):
             exchange, routing_key = match.groups()
-            what = f"no queue takes {route.event_type} from the exchange {exchange}: events of it came back"
+            what = f"no queue takes {route.event_type} from the exchange {exchange}: it came back"
             why = "they wait, and their keys with them, until a queue is bound for that routing key"
             yield Finding(FAMILY, "error", what, why, "\n".join(_bound(exchange, vhost, routing_key)))
 

@@ -18,13 +18,18 @@ PROGRAMS = Path("/usr/lib/rabbitmq/bin")
 class RabbitNode(ServerProcess):
     name = "rabbitmq"
 
-    def __init__(self) -> None:
+    def __init__(
+        self, *, plugins: Sequence[str] = (), settings: Mapping[str, str | int] | None = None
+    ) -> None:
+        """`settings` are lines of its rabbitmq.conf."""
         if not (PROGRAMS / "rabbitmq-server").exists():
             raise ServerError("RabbitMQ is not installed: make servers.")
         super().__init__()
         self.port = free_port()
         self._dist_port = free_port()
         self._mapper_port = free_port()
+        self._plugins = plugins
+        self._settings: dict[str, str | int] = {"disk_free_limit.absolute": "50MB", **(settings or {})}
         self._mapper: subprocess.Popen[bytes] | None = None
 
     @property
@@ -53,8 +58,9 @@ class RabbitNode(ServerProcess):
             self._mapper = None
 
     def _prepare(self) -> None:
-        (self.home / "plugins").write_text("[].\n")
-        (self.home / "rabbitmq.conf").write_text("disk_free_limit.absolute = 50MB\n")
+        (self.home / "plugins").write_text(f"[{','.join(self._plugins)}].\n")
+        lines = [f"{name} = {value}\n" for name, value in self._settings.items()]
+        (self.home / "rabbitmq.conf").write_text("".join(lines))
         if self._mapper is None or self._mapper.poll() is not None:
             # Erlang would start one that nobody ends.
             with (self.home / "epmd.log").open("ab") as log:

@@ -31,7 +31,7 @@ SIZE = "SELECT pg_relation_size({outbox_name}) AS bytes"
 COMPLETED = "SELECT count(*) AS number FROM {outbox} WHERE status = 'completed'"
 
 
-def _completed(conn: Connection[Any], table: Table, guess: Count) -> Count:
+def completed(conn: Connection[Any], table: Table, guess: Count) -> Count:
     """The exact number where the table is small, else the guess."""
     size = _one(conn, fill(SIZE, table.name, outbox_name=regclass(table.name, "outbox")), {})["bytes"]
     if size > SMALL_TABLE_BYTES:
@@ -68,7 +68,7 @@ def status(conn: Connection[Any], table: Table) -> Row:
         conn, STATUS_SECONDS, "looking at the outbox", "try again when it is less busy", seqscan=False
     ):
         found = Counting(table, ROWS_FOR_STATUS).count(conn)
-        counts = asdict(replace(found, completed=_completed(conn, table, found.completed)))
+        counts = asdict(replace(found, completed=completed(conn, table, found.completed)))
         workers = _all(conn, fill(WORKERS, table.name), {})
         blocked = _all(conn, fill(BLOCKED, table.name), {"rows": ROWS_FOR_STATUS, "keys": BLOCKED_KEYS})
         pauses = [

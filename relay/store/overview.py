@@ -3,15 +3,17 @@
 Reads only; every look is bounded in rows and time.
 """
 
-from dataclasses import asdict
+from dataclasses import replace
 from typing import Any, TypeAlias
 
 from psycopg import Connection
 from psycopg.rows import dict_row
 
+from relay.reading import Count
 from relay.store.connection import Table
-from relay.store.counting import Counting
+from relay.store.counting import Counting, Counts
 from relay.store.gauges import ROWS_FOR_GAUGES
+from relay.store.inspect import completed
 from relay.store.limits import limited
 from relay.store.sqltext import fill
 
@@ -24,10 +26,11 @@ GROUPS = 500
 LATER = "look again when it is less busy"
 
 
-def glance(conn: Connection[Any], table: Table) -> Row:
-    """How many events are where."""
+def glance(conn: Connection[Any], table: Table, known: Count | None = None) -> Counts:
+    """How many events are where. The completed ones take longer to count: where they are `known` these are."""
     with limited(conn, GLANCE_SECONDS, "counting events", LATER):
-        return asdict(Counting(table, ROWS_FOR_GAUGES).count(conn))
+        counts = Counting(table, ROWS_FOR_GAUGES).count(conn)
+        return replace(counts, completed=known or completed(conn, table, counts.completed))
 
 
 TALLIES = """

@@ -38,7 +38,18 @@ from relay.web.shield import Shield
 log = logging.getLogger(__name__)
 
 THREADS = 8
-PAGES = ("/", "/workers", "/waiting", "/events", "/dead-letters", "/pauses", "/audit", "/doctor", "/sign-in")
+PAGES = (
+    "/",
+    "/workers",
+    "/waiting",
+    "/events",
+    "/dead-letters",
+    "/pauses",
+    "/audit",
+    "/doctor",
+    "/event",
+    "/sign-in",
+)
 TYPES = {"js": "text/javascript", "css": "text/css", "html": "text/html", "svg": "image/svg+xml"}
 
 Handler = Callable[[Request], Answer]
@@ -107,7 +118,6 @@ class Pages:
 
         return [
             *(Route(path, page) for path in PAGES),
-            Route("/events/{event_id:path}", page),
             Route("/static/{name}", static),
         ]
 

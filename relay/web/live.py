@@ -7,12 +7,14 @@ opens the page sees where things come from. While the database is out of reach s
 import logging
 import threading
 from collections import deque
+from dataclasses import asdict
 from time import monotonic, time
 from typing import Any, TypeAlias
 
 import psycopg
 
 from relay.errors import RelayError
+from relay.reading import Count
 from relay.store import overview
 from relay.store.connection import StoreConnection, Table
 from relay.store.limits import TooSlow
@@ -25,6 +27,7 @@ WATCHED_SECONDS = 2.0
 UNWATCHED_SECONDS = 15.0
 ATTENTION_SECONDS = 20.0
 KEPT_SECONDS = 1800.0
+COMPLETED_SECONDS = 10.0
 
 Sample: TypeAlias = dict[str, Any]
 
@@ -37,6 +40,8 @@ class Live:
         self._changed = threading.Condition()
         self._number = 0
         self._watched = 0.0
+        self._completed: Count | None = None
+        self._count_completed = 0.0
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -88,7 +93,11 @@ class Live:
 
     def _look(self, conn: StoreConnection, table: Table) -> tuple[Flow, dict[str, Any] | None]:
         flow = self._trend.add(overview.tallies(conn, table))
+        known = self._completed if monotonic() < self._count_completed else None
         try:
-            return flow, overview.glance(conn, table)
+            counts = overview.glance(conn, table, known)
         except TooSlow:
             return flow, None
+        if known is None:
+            self._completed, self._count_completed = counts.completed, monotonic() + COMPLETED_SECONDS
+        return flow, asdict(counts)

@@ -1,7 +1,7 @@
 """Errors that differ only in numbers and ids belong together. Pure.
 
-A group of parked events is named by the error's shape; what its events have in common, word for word, is the
-text that finds them again: a filter for an action on the whole group.
+A group of parked events is named by what its errors have in common; the longest part of that, word for word,
+is the text that finds them again: a filter for an action on the whole group.
 """
 
 import re
@@ -9,37 +9,54 @@ from typing import Any, TypeAlias
 
 Row: TypeAlias = dict[str, Any]
 
-# Ids, addresses, numbers: whatever is a word with a digit in it.
-_VARIABLE = re.compile(r"(?=[\w.:@-]*\d)[\w.:@-]+")
+# Ids, addresses, numbers.
+_VARIABLE = re.compile(r"[0-9a-fA-F]{8,}(?:-[0-9a-fA-F]{4,})*|\d+")
 MOST_GROUPS = 100
+VARIES = "…"
 
 
-def shape(error: str) -> str:
-    return _VARIABLE.sub("…", error)
+def shape(error: str) -> tuple[str, ...]:
+    """The parts of the error that do not vary."""
+    return tuple(_VARIABLE.split(error))
 
 
-def in_common(error: str) -> str:
-    """The longest part of the error that others of its shape share."""
-    parts = [part.strip() for part in _VARIABLE.split(error)]
-    return max(parts, key=len, default="")
+class _Group:
+    def __init__(self, row: Row, error: str) -> None:
+        self.row = row | {"variants": 0, "events": 0, "keys": 0}
+        self._fixed = shape(error)
+        self._varying: list[str | None] = list(_VARIABLE.findall(error))
 
-
-def merged(groups: list[Row]) -> list[Row]:
-    """Groups of one type, status and shape of error as one; each with the text that finds its events."""
-    found: dict[tuple[str, str, str], Row] = {}
-    for group in groups:
-        error = group["error"] or ""
-        name = (group["event_type"], group["status"], shape(error))
-        known = found.get(name)
-        if known is None:
-            found[name] = group | {"error": error, "contains": error, "variants": 1}
-            continue
-        if group["last_at"] > known["last_at"]:
-            known |= {"event_id": group["event_id"], "last_at": group["last_at"]}
-        known["first_at"] = min(known["first_at"], group["first_at"])
-        known["events"] += group["events"]
-        known["keys"] += group["keys"]
+    def add(self, row: Row, error: str) -> None:
+        known = self.row
+        if row["last_at"] > known["last_at"]:
+            known |= {"event_id": row["event_id"], "last_at": row["last_at"]}
+        known["first_at"] = min(known["first_at"], row["first_at"])
+        known["events"] += row["events"]
+        known["keys"] += row["keys"]
         known["variants"] += 1
-        known["error"], known["contains"] = name[2], in_common(error)
-    ordered = sorted(found.values(), key=lambda group: (-group["events"], group["event_type"]))
-    return ordered[:MOST_GROUPS]
+        others = _VARIABLE.findall(error)
+        self._varying = [
+            one if one == other else None for one, other in zip(self._varying, others, strict=True)
+        ]
+
+    def told(self) -> Row:
+        """Where all say the same it is said; `contains` is the longest part that all share."""
+        pieces = [self._fixed[0]]
+        for varying, fixed in zip(self._varying, self._fixed[1:], strict=True):
+            if varying is None:
+                pieces.append(fixed)
+            else:
+                pieces[-1] += varying + fixed
+        contains = max((piece.strip() for piece in pieces), key=len)
+        return self.row | {"error": VARIES.join(pieces), "contains": contains}
+
+
+def merged(rows: list[Row]) -> list[Row]:
+    """Groups of one type, status and shape of error as one, the largest first."""
+    found: dict[tuple[str, str, tuple[str, ...]], _Group] = {}
+    for row in rows:
+        error = row["error"] or ""
+        name = (row["event_type"], row["status"], shape(error))
+        found.setdefault(name, _Group(row, error)).add(row, error)
+    groups = [group.told() for group in found.values()]
+    return sorted(groups, key=lambda group: (-group["events"], group["event_type"]))[:MOST_GROUPS]

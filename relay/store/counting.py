@@ -18,6 +18,9 @@ from relay.store.sqltext import fill, regclass
 
 Row: TypeAlias = dict[str, Any]
 
+# Of the rows that are counted where there are few, this part is looked at where there are many.
+SAMPLED = 10
+
 
 @dataclass(frozen=True)
 class Counts:
@@ -40,16 +43,16 @@ class Counts:
 COUNT = """
 WITH fresh AS MATERIALIZED (
   SELECT o.status, o.attempts, o.partition_key, o.created_at AS since FROM {outbox} o
-  WHERE {FRESH} LIMIT %(rows)s),
+  WHERE {FRESH} LIMIT %(fresh)s),
 later AS MATERIALIZED (
   SELECT o.status, o.attempts, o.partition_key,
          CASE WHEN o.attempts = 0 THEN o.available_at ELSE o.created_at END AS since
-  FROM {outbox} o WHERE {LATER} AND o.available_at < 'infinity' ORDER BY o.available_at LIMIT %(rows)s),
+  FROM {outbox} o WHERE {LATER} AND o.available_at < 'infinity' ORDER BY o.available_at LIMIT %(later)s),
 held AS MATERIALIZED (
   SELECT o.status, o.attempts, o.partition_key, 'infinity'::timestamptz AS since FROM {outbox} o
-  WHERE {LATER} AND o.available_at = 'infinity' ORDER BY o.available_at LIMIT %(rows)s),
+  WHERE {LATER} AND o.available_at = 'infinity' ORDER BY o.available_at LIMIT %(held)s),
 live AS (SELECT * FROM fresh UNION ALL SELECT * FROM later UNION ALL SELECT * FROM held),
-parked AS (SELECT FROM {outbox} o WHERE o.parked_at IS NOT NULL LIMIT %(rows)s)
+parked AS (SELECT FROM {outbox} o WHERE o.parked_at IS NOT NULL LIMIT %(parked)s)
 SELECT (SELECT count(*) FROM fresh) AS fresh, (SELECT count(*) FROM later) AS later,
        (SELECT count(*) FROM held) AS held, (SELECT count(*) FROM parked) AS parked,
        (SELECT count(*) FROM fresh WHERE status = 'pending' AND attempts > 0) AS fresh_retrying,
@@ -93,7 +96,10 @@ NOTHING_SEEN: Row = {
 
 
 class Counting:
-    """Counts the events of one outbox, looking at so many rows of each kind at most."""
+    """Counts the events of one outbox, looking at so many rows of each kind at most.
+
+    Where the statistics know of far more than that, a sample has to do.
+    """
 
     def __init__(self, table: Table, rows: int) -> None:
         self._rows = rows
@@ -106,50 +112,58 @@ class Counting:
 
     def count(self, conn: Connection[Any]) -> Counts:
         """Must run where sequential scans are off: these plans are meant for the indexes."""
-        seen = one(conn, self._count, {"rows": self._rows + 1})
-        if max(seen["fresh"], seen["later"]) > self._rows:
+        guess = one(conn, self._estimate, self._indexes)
+        most = {word: self._most(guess[word]) for word in self._indexes} | {"held": self._rows}
+        seen = one(conn, self._count, {word: rows + 1 for word, rows in most.items()})
+        whole = {word: seen[word] <= rows for word, rows in most.items()}
+        if not (whole["fresh"] and whole["later"]):
             ages = (seen["oldest"], one(conn, self._heads, {})["oldest"])
             seen["oldest"] = max((age for age in ages if age is not None), default=None)
-        return self._judge(seen, one(conn, self._estimate, self._indexes), self._rows)
+        return _judge(seen, guess, whole)
 
     def estimate(self, conn: Connection[Any]) -> Counts:
         """What the statistics say, without looking at a single event."""
-        return self._judge(NOTHING_SEEN, one(conn, self._estimate, self._indexes), -1)
-
-    def _judge(self, seen: Row, guess: Row, rows: int) -> Counts:
-        fresh = Count(seen["fresh"]) if seen["fresh"] <= rows else _guess(seen["fresh"], guess["fresh"])
-        waiting, held = seen["later"], seen["held"]
-        whole = max(waiting, held) <= rows
-        later = Count(waiting + held) if whole else _guess(waiting + held, guess["later"])
-        live_exact = fresh.exact and later.exact
-        all_failed = held <= rows
-        failed = (
-            seen["failed"] if all_failed or waiting > rows else max(seen["failed"], later.value - waiting)
-        )
-        live = fresh.value + later.value
-        pending = seen["pending"] if live_exact else live - guess["processing"] - failed
-        retrying = _share(seen["fresh_retrying"], seen["fresh"], fresh.value) + _share(
-            seen["later_retrying"], waiting, later.value - held
-        )
-        parked = seen["parked"] if seen["parked"] <= rows else max(seen["parked"], guess["parked"])
-        dead = max(parked - failed, 0)
-        return Counts(
-            pending=Count(max(pending, seen["pending"]), live_exact),
-            retrying=Count(retrying, live_exact),
-            processing=Count(guess["processing"]),
-            failed=Count(failed, all_failed),
-            dead_letter=Count(dead, all_failed and seen["parked"] <= rows),
-            blocked_keys=Count(_share(seen["blocked_keys"], seen["failed"], failed), all_failed),
-            completed=Count(max(guess["rows"] - live - dead, 0), exact=False),
-            archived=Count(guess["archived"], exact=guess["no_archive"]),
-            oldest_pending_seconds=seen["oldest"],
-            stuck=seen["stuck"],
-            workers=guess["workers"],
+        return _judge(
+            NOTHING_SEEN, one(conn, self._estimate, self._indexes), dict.fromkeys(NOTHING_SEEN, False)
         )
 
+    def _most(self, guess: int) -> int:
+        return self._rows if guess <= 2 * self._rows else self._rows // SAMPLED
 
-def _guess(seen: int, guess: int) -> Count:
-    return Count(max(seen, guess), exact=False)
+
+def _judge(seen: Row, guess: Row, whole: dict[str, bool]) -> Counts:
+    """What was seen where it was seen whole, else the best guess."""
+    waiting, held = seen["later"], seen["held"]
+    fresh = _total(seen["fresh"], guess["fresh"], whole["fresh"])
+    later = _total(waiting + held, guess["later"], whole["later"] and whole["held"])
+    live, exact = fresh.value + later.value, fresh.exact and later.exact
+    failed = seen["failed"]
+    if whole["later"] and not whole["held"]:
+        failed = max(failed, later.value - waiting)
+    pending = seen["pending"] if exact else max(live - guess["processing"] - failed, seen["pending"])
+    parked = _total(seen["parked"], guess["parked"], whole["parked"])
+    dead = max(parked.value - failed, 0)
+    return Counts(
+        pending=Count(pending, exact),
+        retrying=Count(
+            _share(seen["fresh_retrying"], seen["fresh"], fresh.value)
+            + _share(seen["later_retrying"], waiting, later.value - held),
+            exact,
+        ),
+        processing=Count(guess["processing"]),
+        failed=Count(failed, whole["held"]),
+        dead_letter=Count(dead, parked.exact and whole["held"]),
+        blocked_keys=Count(_share(seen["blocked_keys"], seen["failed"], failed), whole["held"]),
+        completed=Count(max(guess["rows"] - live - dead, 0), exact=False),
+        archived=Count(guess["archived"], exact=guess["no_archive"]),
+        oldest_pending_seconds=seen["oldest"],
+        stuck=seen["stuck"],
+        workers=guess["workers"],
+    )
+
+
+def _total(seen: int, guess: int, whole: bool) -> Count:
+    return Count(seen) if whole else Count(max(seen, guess), exact=False)
 
 
 def _share(part: int, sample: int, whole: int) -> int:

@@ -9,6 +9,8 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
 BUCKETS = 1024
+# Each locked bucket is an entry in the lock table that all sessions of the server share.
+BUCKETS_PER_CLAIM = 64
 THE_PAST = (datetime(1, 1, 1, tzinfo=UTC), 0)
 
 
@@ -19,6 +21,7 @@ class Scan:
     later: tuple[datetime, int] = THE_PAST  # last row looked at among those that waited
     later_rests: bool = False  # keys that waited filled the last claim: the next is for fresh ones alone
     laps: int = 0  # how often it came around the buckets
+    width: int = BUCKETS_PER_CLAIM  # how many buckets the next claim is likely to need
 
     def copy(self) -> "Scan":
         return replace(self, keys=dict(self.keys))
@@ -42,6 +45,7 @@ class Scan:
         is not finished and those behind it were not looked at.
         """
         self.later_rests = full and not reached and bool(looked)
+        self.width = min(2 * len(reached) + 2 if full else 4 * self.width, BUCKETS_PER_CLAIM)
         if full and not reached:
             return
         last = reached[-1][0] if full else None

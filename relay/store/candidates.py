@@ -15,7 +15,8 @@ from psycopg import Connection
 from psycopg.rows import class_row
 
 from relay.errors import SettingsError
-from relay.store.claim_sql import BUCKETS_PER_CLAIM, FRESH, LATER
+from relay.scan import BUCKETS_PER_CLAIM
+from relay.store.claim_sql import FRESH, LATER
 from relay.store.conditions import Status, conditions
 from relay.store.connection import Table, transaction
 from relay.store.sqltext import fill

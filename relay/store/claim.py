@@ -18,10 +18,9 @@ from psycopg.pq import TransactionStatus
 from relay.errors import Overtaken
 from relay.event import Event
 from relay.pause import Subject
-from relay.scan import THE_PAST, Scan, next_owned, reach
+from relay.scan import BUCKETS_PER_CLAIM, THE_PAST, Scan, next_owned, reach
 from relay.store import claim_sql
 from relay.store.claim_sql import (
-    BUCKETS_PER_CLAIM,
     CLAIM,
     DUE,
     HEADS_PER_CLAIM,
@@ -65,7 +64,7 @@ class Look:
     """What one claim saw, beside the events it took."""
 
     claim: Claim | None
-    buckets: int  # that had fresh rows: all there are when fewer than BUCKETS_PER_CLAIM
+    buckets: int  # that had fresh rows, of those it looked for
     skipped: int = 0  # of those, how many another worker was claiming from
     full: bool = False  # it stopped at a limit: there may be more to see
     lost_once: int = 0  # heads left alone because they lost a lease before
@@ -85,9 +84,14 @@ class Claiming:
         }
         self._lock = fill(LOCK, table.name, **words)
         # Pauses are rare, and asking about them costs each row: a statement of its own.
-        self._claim = fill(CLAIM, table.name, **words, HELD="", DUE=DUE)
+        self._claim = fill(CLAIM, table.name, **words, HELD="", DUE=DUE, MAY_BE_PLAIN="true")
         self._claim_around_pauses = fill(
-            CLAIM, table.name, **words, HELD=claim_sql.HELD, DUE=claim_sql.DUE_AND_NOT_HELD
+            CLAIM,
+            table.name,
+            **words,
+            HELD=claim_sql.HELD,
+            DUE=claim_sql.DUE_AND_NOT_HELD,
+            MAY_BE_PLAIN="false",
         )
         self._owned: list[int] | None = None
         self._fixed: dict[str, Any] = {
@@ -157,7 +161,8 @@ class Claiming:
                 | {
                     "start": scan.start,
                     "owned": owned,
-                    "buckets": BUCKETS_PER_CLAIM,
+                    "buckets": scan.width,
+                    "later_buckets": BUCKETS_PER_CLAIM,
                     "later_at": scan.later[0],
                     "later_id": scan.later[1],
                     "later_rows": 0 if scan.later_rests else LATER_ROWS_PER_CLAIM,

@@ -1,7 +1,5 @@
 """The two statements of a claim. claim.py says what they guarantee together."""
 
-# Each locked bucket is an entry in the lock table that all sessions of the server share.
-BUCKETS_PER_CLAIM = 64
 LATER_ROWS_PER_CLAIM = 256
 # Heads that a claim looks at, at least: those that are held must not crowd out the others.
 HEADS_PER_CLAIM = 2 * LATER_ROWS_PER_CLAIM
@@ -65,7 +63,7 @@ locked AS MATERIALIZED (
   SELECT w.b FROM (
     SELECT b FROM fresh
     UNION SELECT b FROM (
-      SELECT b FROM later WHERE b = {NEXT_LATER} GROUP BY b ORDER BY min(i) LIMIT %(buckets)s) l) w
+      SELECT b FROM later WHERE b = {NEXT_LATER} GROUP BY b ORDER BY min(i) LIMIT %(later_buckets)s) l) w
   WHERE pg_try_advisory_xact_lock(%(namespace)s, w.b))
 SELECT (SELECT array_agg(b ORDER BY i) FROM fresh) AS fresh,
        (SELECT array_agg(b) FROM locked) AS locked,
@@ -77,10 +75,74 @@ SELECT (SELECT array_agg(b ORDER BY i) FROM fresh) AS fresh,
 FROM later
 """
 
-# Candidates are keys: first those whose wait is over, longest first, then fresh ones by a loose scan of
-# each bucket behind its cursor. The head decides; a run is cut at the first row that is not due or of
-# another class of losses, at the rows and at the bytes of one claim. A head that was tried before goes
-# alone. Heads that are held count among those looked at, so that every claim gets on.
+# One head of a lane, found among the fresh rows as `f`: an older row that waited may stand before it.
+HEAD = """
+SELECT f.k, NOT EXISTS (SELECT FROM busy WHERE busy.k = f.k)
+         AND CASE WHEN l.id IS NULL THEN f.due ELSE l.due END AS free,
+       CASE WHEN l.id IS NULL THEN f.attempts ELSE l.attempts END AS attempts,
+       CASE WHEN l.id IS NULL THEN f.losses ELSE l.losses END AS losses
+FROM {FOUND} f LEFT JOIN LATERAL (
+  SELECT o.id, {DUE} AS due, o.attempts, o.losses FROM {outbox} o
+  WHERE {LATER} AND o.partition_bucket = {BUCKET} AND o.partition_key = f.k AND (f.id IS NULL OR o.id < f.id)
+  ORDER BY o.id LIMIT 1) l ON true"""
+# The run behind a head `h`; one row without a tid where there is none.
+RUN = """
+SELECT h.k, h.free, h.losses, run.tid, run.id, run.stored, run.packed
+FROM ({HEAD}) h LEFT JOIN LATERAL (
+  SELECT r.tid, r.id, r.stored, r.packed FROM (
+    SELECT e.tid, e.id, e.stored, e.packed,
+           bool_and(e.due AND e.losses BETWEEN %(losses_from)s AND %(losses_to)s)
+             OVER (ORDER BY e.id ROWS UNBOUNDED PRECEDING) AS due
+    FROM (
+      (SELECT o.ctid AS tid, o.id, {DUE} AS due, o.losses,
+              pg_column_size(o.payload) AS stored, {PACKED} AS packed FROM {outbox} o
+       WHERE h.free AND h.losses BETWEEN %(losses_from)s AND %(losses_to)s
+         AND {FRESH} AND o.partition_bucket = {BUCKET} AND o.partition_key = h.k
+       ORDER BY o.id LIMIT CASE WHEN h.attempts > 0 THEN 1 ELSE %(rows)s END)
+      UNION ALL
+      (SELECT o.ctid, o.id, {DUE}, o.losses, pg_column_size(o.payload), {PACKED} FROM {outbox} o
+       WHERE h.free AND h.losses BETWEEN %(losses_from)s AND %(losses_to)s
+         AND {LATER} AND o.partition_bucket = {BUCKET} AND o.partition_key = h.k
+       ORDER BY o.id LIMIT CASE WHEN h.attempts > 0 THEN 1 ELSE %(rows)s END)
+    ) e) r
+  WHERE r.due ORDER BY r.id LIMIT CASE WHEN h.attempts > 0 THEN 1 ELSE %(rows)s END) run ON true"""
+# The fresh row with which a key that waited may begin, and those of one bucket's keys by a loose scan.
+FOUND_WAITED = """(
+  SELECT w.k COLLATE "C" AS k, o.* FROM (SELECT) one LEFT JOIN LATERAL (
+    SELECT o.id, {DUE} AS due, o.attempts, o.losses FROM {outbox} o
+    WHERE {FRESH} AND o.partition_bucket = w.b AND o.partition_key = w.k ORDER BY o.id LIMIT 1) o ON true)"""
+FOUND_BY_KEY = """(
+  WITH RECURSIVE step AS (
+    (SELECT o.partition_key AS k, o.id, {DUE} AS due, o.attempts, o.losses FROM {outbox} o
+     WHERE {FRESH} AND o.partition_bucket = x.b AND o.partition_key > x.after
+     ORDER BY o.partition_key, o.id LIMIT 1)
+    UNION ALL
+    SELECT s.* FROM step CROSS JOIN LATERAL (
+      SELECT o.partition_key AS k, o.id, {DUE} AS due, o.attempts, o.losses FROM {outbox} o
+      WHERE {FRESH} AND o.partition_bucket = x.b AND o.partition_key > step.k
+      ORDER BY o.partition_key, o.id LIMIT 1) s)
+  SELECT * FROM step WHERE NOT EXISTS (SELECT FROM waited w WHERE w.k = step.k))"""
+# All rows of a plain bucket, lane by lane: those that are not taken have no tid, and only a head is free.
+ROWS = """
+SELECT e.k, e.n = 1 AND e.due AND e.idle AS free, e.losses,
+       CASE WHEN e.idle AND e.run AND (e.n = 1 OR e.tried = 0) THEN e.tid END AS tid, e.id, e.stored, e.packed
+FROM (
+  SELECT p.*, NOT EXISTS (SELECT FROM busy WHERE busy.k = p.k) AS idle,
+         row_number() OVER lane AS n, first_value(p.attempts) OVER lane AS tried,
+         bool_and(p.due AND p.losses BETWEEN %(losses_from)s AND %(losses_to)s) OVER lane AS run
+  FROM (
+    SELECT o.ctid AS tid, o.partition_key AS k, o.id, {DUE} AS due, o.attempts, o.losses,
+           pg_column_size(o.payload) AS stored, {PACKED} AS packed FROM {outbox} o
+    WHERE {FRESH} AND o.partition_bucket = x.b AND o.partition_key > x.after
+    ORDER BY o.partition_key, o.id LIMIT %(heads)s) p
+  WINDOW lane AS (PARTITION BY p.k ORDER BY p.id ROWS UNBOUNDED PRECEDING)) e"""
+
+# Candidates are keys: first those whose wait is over, longest first, then those of each bucket behind its
+# cursor. The head decides; a run is cut at the first row that is not due or of another class of losses, at
+# the rows and at the bytes of one claim. A head that was tried before goes alone. A bucket in which nothing
+# waits and nothing is held is plain: its lanes are read as they lie in the index, which costs a key nothing.
+# In the others each key costs a probe, however long its lane is. What is held counts among what a claim
+# looks at, so that every claim gets on.
 CLAIM = """
 WITH {HELD} busy AS MATERIALIZED (
   SELECT DISTINCT u.k FROM {leases} l CROSS JOIN LATERAL unnest(l.buckets, l.keys) u(b, k)
@@ -88,54 +150,19 @@ WITH {HELD} busy AS MATERIALIZED (
 waited AS MATERIALIZED (
   SELECT u.b, u.k FROM unnest(%(later_buckets)s::int[], %(later_keys)s::text[]) WITH ORDINALITY u(b, k, i)
   WHERE u.b = ANY(%(locked)s::int[]) GROUP BY u.b, u.k ORDER BY min(u.i)),
-found AS (
-  SELECT 0 AS i, w.b, w.k COLLATE "C" AS k, h.id, h.due, h.attempts, h.losses FROM waited w
-  LEFT JOIN LATERAL (
-    SELECT o.id, {DUE} AS due, o.attempts, o.losses FROM {outbox} o
-    WHERE {FRESH} AND o.partition_bucket = w.b AND o.partition_key = w.k ORDER BY o.id LIMIT 1) h ON true
-  UNION ALL
-  SELECT x.i::int, x.b, h.k, h.id, h.due, h.attempts, h.losses
-  FROM unnest(%(fresh)s::int[], %(cursors)s::text[]) WITH ORDINALITY x(b, after, i)
-  CROSS JOIN LATERAL (
-    WITH RECURSIVE step AS (
-      (SELECT o.partition_key AS k, o.id, {DUE} AS due, o.attempts, o.losses FROM {outbox} o
-       WHERE {FRESH} AND o.partition_bucket = x.b AND o.partition_key > x.after
-       ORDER BY o.partition_key, o.id LIMIT 1)
-      UNION ALL
-      SELECT s.* FROM step CROSS JOIN LATERAL (
-        SELECT o.partition_key AS k, o.id, {DUE} AS due, o.attempts, o.losses FROM {outbox} o
-        WHERE {FRESH} AND o.partition_bucket = x.b AND o.partition_key > step.k
-        ORDER BY o.partition_key, o.id LIMIT 1) s)
-    SELECT * FROM step WHERE NOT EXISTS (SELECT FROM waited w WHERE w.k = step.k)) h),
-heads AS (
-  SELECT f.i, f.b, f.k, NOT EXISTS (SELECT FROM busy WHERE busy.k = f.k)
-           AND CASE WHEN l.id IS NULL THEN f.due ELSE l.due END AS free,
-         CASE WHEN l.id IS NULL THEN f.attempts ELSE l.attempts END AS attempts,
-         CASE WHEN l.id IS NULL THEN f.losses ELSE l.losses END AS losses
-  FROM found f LEFT JOIN LATERAL (
-    SELECT o.id, {DUE} AS due, o.attempts, o.losses FROM {outbox} o
-    WHERE {LATER} AND o.partition_bucket = f.b AND o.partition_key = f.k AND (f.id IS NULL OR o.id < f.id)
-    ORDER BY o.id LIMIT 1) l ON true),
+fresh AS MATERIALIZED (
+  SELECT x.b, x.after, x.i::int AS i,
+         {MAY_BE_PLAIN} AND NOT EXISTS (SELECT FROM waited w WHERE w.b = x.b) AND NOT EXISTS (
+           SELECT FROM {outbox} o WHERE {LATER} AND o.partition_bucket = x.b) AS plain
+  FROM unnest(%(fresh)s::int[], %(cursors)s::text[]) WITH ORDINALITY x(b, after, i)),
 chosen AS (
-  SELECT h.i, h.b, h.k, h.free, h.losses, run.tid, run.id, run.stored, run.packed
-  FROM heads h LEFT JOIN LATERAL (
-    SELECT r.tid, r.id, r.stored, r.packed FROM (
-      SELECT e.tid, e.id, e.stored, e.packed,
-             bool_and(e.due AND e.losses BETWEEN %(losses_from)s AND %(losses_to)s)
-               OVER (ORDER BY e.id ROWS UNBOUNDED PRECEDING) AS due
-      FROM (
-        (SELECT o.ctid AS tid, o.id, {DUE} AS due, o.losses,
-                pg_column_size(o.payload) AS stored, {PACKED} AS packed FROM {outbox} o
-         WHERE h.free AND h.losses BETWEEN %(losses_from)s AND %(losses_to)s
-           AND {FRESH} AND o.partition_bucket = h.b AND o.partition_key = h.k
-         ORDER BY o.id LIMIT CASE WHEN h.attempts > 0 THEN 1 ELSE %(rows)s END)
-        UNION ALL
-        (SELECT o.ctid, o.id, {DUE}, o.losses, pg_column_size(o.payload), {PACKED} FROM {outbox} o
-         WHERE h.free AND h.losses BETWEEN %(losses_from)s AND %(losses_to)s
-           AND {LATER} AND o.partition_bucket = h.b AND o.partition_key = h.k
-         ORDER BY o.id LIMIT CASE WHEN h.attempts > 0 THEN 1 ELSE %(rows)s END)
-      ) e) r
-    WHERE r.due ORDER BY r.id LIMIT CASE WHEN h.attempts > 0 THEN 1 ELSE %(rows)s END) run ON true
+  SELECT * FROM (
+    SELECT 0 AS i, w.b, run.* FROM waited w CROSS JOIN LATERAL ({RUN_OF_WAITED}) run
+    UNION ALL
+    SELECT x.i, x.b, run.* FROM fresh x CROSS JOIN LATERAL (
+      SELECT * FROM ({RUN_OF_KEY}) by_key WHERE NOT x.plain
+      UNION ALL
+      SELECT * FROM ({ROWS}) by_row WHERE x.plain) run) c
   LIMIT %(heads)s),
 stored AS (
   SELECT c.*, count(c.tid) OVER so_far AS taken,
@@ -192,6 +219,9 @@ MARKS = "CASE WHEN o.redriven_at IS NOT NULL THEN jsonb_build_object('redriven_a
 
 # The texts that the two statements share, by the names they use for them.
 FRAGMENTS = {
+    "RUN_OF_WAITED": RUN.replace("{HEAD}", HEAD).replace("{FOUND}", FOUND_WAITED).replace("{BUCKET}", "w.b"),
+    "RUN_OF_KEY": RUN.replace("{HEAD}", HEAD).replace("{FOUND}", FOUND_BY_KEY).replace("{BUCKET}", "x.b"),
+    "ROWS": ROWS,
     "FRESH": FRESH,
     "LATER": LATER,
     "PACKED": PACKED,

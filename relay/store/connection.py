@@ -26,7 +26,7 @@ from relay.names import TableName
 _SESSION = {
     "enable_seqscan": "off",
     "enable_bitmapscan": "off",  # beats the index that has the order while the table is small
-    "plan_cache_mode": "force_custom_plan",
+    "plan_cache_mode": "force_generic_plan",
     "jit": "off",
     # A database may default to stricter levels; under them a lost lease would be an error of the server.
     "default_transaction_isolation": "read committed",
@@ -109,7 +109,9 @@ def _open(url: str, purpose: str, place: dict[str, str | int]) -> StoreConnectio
             application_name=f"outbox-relay {purpose}",
         )
     except psycopg.OperationalError as error:
-        raise RelayError(f"cannot connect to the database: {_first_line(error)}") from error
+        said = _first_line(error)
+        hint = ": check sslrootcert in database_url" if "certificate verify failed" in said else ""
+        raise RelayError(f"cannot connect to the database: {said}{hint}") from error
     conn.isolation_level = IsolationLevel.READ_COMMITTED
     pid, conn.timeline = _identify(conn)
     # A pooler makes up the process id that it announces at the start.

@@ -29,6 +29,7 @@ from tests.integration.store_kit import (
     Stage,
     Store,
     change_places,
+    held,
     keys_of_bucket,
     orphans,
     overlapping_keys,
@@ -138,6 +139,33 @@ def a_delayed_event_stands_in_the_middle(stage: Stage) -> list[Any]:
     stage.insert("a", 2)
     stage.actor().must_claim()
     return overtaken(stage.sql)
+
+
+def an_event_in_the_middle_is_held_by_hand(stage: Stage) -> list[Any]:
+    _, second, *_ = stage.insert("a", 4)
+    stage.sql.execute("UPDATE outbox SET status = 'failed', parked_at = now() WHERE id = %s", [second])
+    stage.actor().must_claim()
+    return overtaken(stage.sql)
+
+
+def an_event_was_tried_before(stage: Stage) -> list[Any]:
+    head, *_ = stage.insert("a", 3)
+    stage.sql.execute("UPDATE outbox SET attempts = 1 WHERE id = %s", [head])
+    return [event for event in stage.actor().must_claim().events if event.position != head]
+
+
+def what_waited_is_claimed_between_the_two_statements(stage: Stage) -> list[Any]:
+    """The key was seen to wait; when its lane is read, nothing of it waits any more."""
+    stage.insert("a", created_at=Raw("now() - interval '1 hour'"), available_at=Raw("now() - interval '1 s'"))
+    stage.insert("a", 2)
+    worker = stage.actor()
+    with held(worker, "WITH  busy", worker.claim) as claiming:
+        stage.sql.execute("UPDATE outbox SET available_at = created_at")
+    try:
+        claiming.result()
+    except Overtaken as error:
+        return [error]
+    return []
 
 
 def a_run_is_in_flight_behind_late_rows(stage: Stage) -> list[Any]:
@@ -385,14 +413,38 @@ def mutants() -> Iterator[Mutant]:
         "the head among those that wait is ignored",
         a_delayed_event_is_the_head,
         lambda: claim_of(
-            ("{LATER} AND o.partition_bucket = f.b", "false AND {LATER} AND o.partition_bucket = f.b"),
-            ("{LATER} AND o.partition_bucket = h.b", "false AND {LATER} AND o.partition_bucket = h.b"),
+            (
+                "{LATER} AND o.partition_bucket = {BUCKET}",
+                "false AND {LATER} AND o.partition_bucket = {BUCKET}",
+            )
         ),
+    )
+    yield Mutant(
+        "every bucket is plain",
+        a_delayed_event_is_the_head,
+        lambda: claim_of(("{LATER} AND o.partition_bucket = x.b", "false AND {LATER}")),
+    )
+    yield Mutant(
+        "a bucket is plain although a key of it was seen to wait",
+        what_waited_is_claimed_between_the_two_statements,
+        lambda: claim_of(("NOT EXISTS (SELECT FROM waited w WHERE w.b = x.b)", "true")),
     )
     yield Mutant(
         "a run goes on behind an event that is not due",
         a_delayed_event_stands_in_the_middle,
         lambda: claim_of(*NO_CUT),
+    )
+    yield Mutant(
+        "a run of a plain bucket goes on behind an event that is not due",
+        an_event_in_the_middle_is_held_by_hand,
+        lambda: claim_of(
+            ("bool_and(p.due AND", "(p.due AND"), ("%(losses_to)s) OVER lane", "%(losses_to)s)")
+        ),
+    )
+    yield Mutant(
+        "an event of a plain bucket that was tried before does not go alone",
+        an_event_was_tried_before,
+        lambda: claim_of(("e.tried = 0", "e.tried >= 0")),
     )
     yield Mutant(
         "keys in flight are told by their rows alone",
@@ -408,6 +460,7 @@ def mutants() -> Iterator[Mutant]:
                 "(SELECT * FROM (SELECT o.ctid AS tid, o.id, {DUE} AS due",
             ),
             (RUN + " UNION ALL", RUN[:-1] + " FOR UPDATE SKIP LOCKED) s) UNION ALL"),
+            ("LIMIT %(heads)s) p", "LIMIT %(heads)s FOR UPDATE SKIP LOCKED) p"),
         ),
     )
     yield Mutant(
@@ -421,6 +474,7 @@ def mutants() -> Iterator[Mutant]:
         lambda: claim_of(
             ("(o.status = 'pending' AND", f"((o.status = 'pending' OR {EXPIRED}) AND"),
             ("h.attempts > 0", "h.attempts < 0"),
+            ("e.tried = 0", "e.tried >= 0"),
             ("AND o.status = 'pending' RETURNING", f"AND (o.status = 'pending' OR {EXPIRED}) RETURNING"),
             (
                 "FROM {leases} l CROSS JOIN",

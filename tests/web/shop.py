@@ -31,7 +31,7 @@ class ShopPublisher:
         return outcomes
 
     def _outcome(self, event: Event) -> Outcome:
-        if event.event_type == "MailDue" and self._chance.random() < 0.35:
+        if event.event_type == "MailDue" and self._chance.random() < 0.15:
             return Unconfirmed(f"mailer-{self._chance.randrange(1, 4)}.internal:2525 timed out after 3 s")
         if event.event_type == "InvoiceIssued" and event.position % 9 == 0:
             return Refused(f"record {event.position} has no currency: schema invoices-v3 demands one")
@@ -47,20 +47,22 @@ WRITE = """
 INSERT INTO outbox (partition_key, event_type, payload, headers)
 SELECT CASE t.type WHEN 'MailDue' THEN 'mail:' WHEN 'CartAbandoned' THEN 'cart:' ELSE 'order:' END
        || (9000 + (random() * 400)::int), t.type,
-       jsonb_build_object('order_id', 9000 + i, 'total', round((random() * 200)::numeric, 2), 'currency', 'EUR',
-         'items', jsonb_build_array(jsonb_build_object('sku', 'SKU-' || (random() * 900)::int, 'quantity', 1 + i %% 3)),
+       jsonb_build_object(
+         'order_id', 9000 + i, 'total', round((random() * 200)::numeric, 2), 'currency', 'EUR',
+         'items', jsonb_build_array(
+           jsonb_build_object('sku', 'SKU-' || (random() * 900)::int, 'quantity', 1 + i %% 3)),
          'customer', jsonb_build_object('id', 70000 + i %% 977, 'country', 'PT')),
-       jsonb_build_object('traceparent', '00-' || md5(i::text) || '-' || left(md5((i + 1)::text), 16) || '-01')
+       jsonb_build_object(
+         'traceparent', '00-' || md5(i::text) || '-' || left(md5((i + 1)::text), 16) || '-01')
 FROM generate_series(1, %(events)s) i
 CROSS JOIN LATERAL (SELECT (%(types)s::text[])[1 + (random() * 100 * i)::int %% %(kinds)s] AS type) t
 """
 
 
-def write(url: str, events: int, *, rarely: bool = True) -> None:
+def write(url: str, events: int) -> None:
     """So many events of the shop, as its services would write them."""
     with psycopg.connect(url) as conn:
-        kinds = TYPES if rarely else TYPES[:3]
-        conn.execute(WRITE, {"events": events, "types": list(kinds), "kinds": len(kinds)})
+        conn.execute(WRITE, {"events": events, "types": list(TYPES), "kinds": len(TYPES)})
 
 
 PAST = """

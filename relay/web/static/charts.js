@@ -3,7 +3,7 @@
 import { h, s } from "./dom.js";
 
 const HEIGHT = 168;
-const PAD = { top: 12, right: 10, bottom: 20, left: 46 };
+const PAD = { top: 12, right: 10, bottom: 20, left: 48 };
 const GAP_SECONDS = 50;
 
 /**
@@ -60,7 +60,8 @@ export function chart({ title, hint, series, format, stack = false, least = 1 })
   function summary(rows, tops) {
     const newest = rows.at(-1);
     const value = newest ? (stack ? tops.at(-1) : newest.values[0]) : null;
-    now.textContent = value === null || value === undefined ? "–" : format(value);
+    const named = stack || series.length === 1 ? "" : `${series[0].name} `;
+    now.textContent = value === null || value === undefined ? "–" : named + format(value);
     const said = newest ? series.map((one, index) => `${one.name} ${newest.values[index] === null ? "unknown" : format(newest.values[index])}`).join(", ") : "no data yet";
     plot.setAttribute("aria-label", `${title}: now ${said}; highest ${format(Math.max(0, ...tops))}`);
   }
@@ -101,7 +102,7 @@ function grid(width, top, minutes, y, format) {
   const lines = [0, 0.5, 1].map((share) => {
     const place = Math.round(y(top * share)) + 0.5;
     return [s("line", { class: "rule", x1: PAD.left, x2: width - PAD.right, y1: place, y2: place }),
-      s("text", { class: "tick", x: PAD.left - 8, y: place + 4, "text-anchor": "end" }, format(top * share))];
+      s("text", { class: "tick", x: PAD.left - 8, y: place + 4, "text-anchor": "end" }, format(top * share).replace("/s", ""))];
   });
   const ends = [s("text", { class: "tick", x: PAD.left, y: HEIGHT - 4 }, `${minutes} min ago`), s("text", { class: "tick", x: width - PAD.right, y: HEIGHT - 4, "text-anchor": "end" }, "now")];
   return [...lines.flat(), ...ends];

@@ -41,7 +41,7 @@ function holdCard(hold) {
       h("h2", {}, hold.subject), h("a", { href: "/pauses" }, "Pauses")),
     h("p", {}, hold.reason, h("span", { class: "hint" }, ` · by ${hold.paused_by}, `, time(hold.paused_at), hold.until ? [hold.origin === "breaker" ? ", tries again " : ", ends ", time(hold.until)] : null)),
     keys === null ? h("p", { class: "hint" }, "Which keys it holds took too long to find.")
-      : keys.length ? h("ul", { class: "keys" }, keys.map((one) => h("li", {}, h("a", { class: "mono", href: `/events?status=pending&key=${encodeURIComponent(one.key)}` }, one.key), h("small", {}, plural(one.events, "event"), ", since ", time(one.oldest)))))
+      : keys.length ? h("ul", { class: "keys" }, keys.map((one) => h("li", {}, h("a", { class: "mono", href: `/events?status=pending&key=${encodeURIComponent(one.key)}` }, one.key), h("small", {}, plural(one.events, "event"), ", oldest ", time(one.oldest)))))
         : h("p", { class: "hint" }, "It holds nothing at the moment."));
 }
 

@@ -13,7 +13,7 @@ import pytest
 from psycopg import sql
 
 from relay.demo.postgres import PostgresServer
-from relay.doctor import horizon
+from relay.doctor import horizon, patient
 from relay.doctor.indexes import needed
 from relay.names import TableName
 from relay.store.migrate import migrate
@@ -402,7 +402,10 @@ def test_a_reader_learns_what_it_may_not_see(guarded: Clinic) -> None:
     assert "is not the relay's user" in guarded.fault("rights", "is not the relay's user").what
 
 
-def test_a_database_that_does_not_answer_is_a_finding_within_seconds(clinic: Clinic) -> None:
+def test_a_database_that_does_not_answer_is_a_finding_within_seconds(
+    clinic: Clinic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(patient, "CONNECT_SECONDS", 2)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         port = silent.getsockname()[1]
         clinic.environment["RELAY_DATABASE_URL"] = f"postgresql://postgres@127.0.0.1:{port}/postgres"
@@ -414,7 +417,10 @@ def test_a_database_that_does_not_answer_is_a_finding_within_seconds(clinic: Cli
     assert clinic.faults("database") == []
 
 
-def test_an_examination_holds_up_nobody_and_waits_for_nobody(clinic: Clinic) -> None:
+def test_an_examination_holds_up_nobody_and_waits_for_nobody(
+    clinic: Clinic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(patient.LIMITS, "lock_timeout", "100ms")
     add(clinic.database, "e-1")
     with session(clinic.database, "BEGIN", "LOCK TABLE outbox IN ACCESS EXCLUSIVE MODE"):
         found = clinic.examine()

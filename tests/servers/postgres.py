@@ -1,5 +1,6 @@
 """PostgreSQL servers for tests: the embedded 18, the distribution's 15, and streaming replicas of either."""
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import psycopg
@@ -23,7 +24,7 @@ def embedded(*, port: int | None = None) -> PostgresServer:
     return PostgresServer.embedded(settings=TEST_SETTINGS, trust=True, port=port)
 
 
-def distribution(*, port: int | None = None) -> PostgresServer:
+def distribution(*, port: int | None = None, settings: Mapping[str, str] | None = None) -> PostgresServer:
     """The newest PostgreSQL that the distribution has installed; on Debian 12 that is 15."""
     found = sorted(
         Path("/usr/lib/postgresql").glob("*/bin/postgres"),
@@ -31,7 +32,8 @@ def distribution(*, port: int | None = None) -> PostgresServer:
     )
     if not found:
         raise ServerError("The distribution's PostgreSQL is not installed: make servers.")
-    return PostgresServer(found[-1].parent, settings=TEST_SETTINGS, trust=True, port=port)
+    all_settings = TEST_SETTINGS | dict(settings or {})
+    return PostgresServer(found[-1].parent, settings=all_settings, trust=True, port=port)
 
 
 class Standby(PostgresServer):

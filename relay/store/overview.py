@@ -27,7 +27,7 @@ LATER = "look again when it is less busy"
 
 
 def glance(conn: Connection[Any], table: Table, known: Count | None = None) -> Counts:
-    """How many events are where; the completed ones, which take longer to count, only if they are not `known`."""
+    """How many events are where; the completed ones take longer to count: not if they are `known`."""
     with limited(conn, GLANCE_SECONDS, "counting events", LATER):
         counts = Counting(table, ROWS_FOR_GAUGES).count(conn)
         return replace(counts, completed=known or completed(conn, table, counts.completed))

@@ -1,15 +1,13 @@
 """The operator's pages as an application: files for the browser, JSON for the pages, and who may have them.
 
-/metrics, /livez and /readyz answer everybody and never ask the database. Pages and their data are for those
-whom Access lets look; whatever changes something demands an operator's session, its CSRF token, and that the
-request comes from these pages. Every answer carries a policy under which the browser runs nothing but the
-files beside this module.
+/metrics, /livez and /readyz answer everybody and never ask the database. All else is for those whom the door
+lets in. Every answer carries a policy under which the browser runs nothing but the files beside this module.
 """
 
 import contextlib
-import logging
 from collections.abc import AsyncIterator, Callable
 from functools import partial
+from hashlib import sha256
 from http import HTTPStatus
 from importlib.resources import files
 from typing import Any
@@ -21,21 +19,19 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
-from relay import __version__, probes
+from relay import probes
 from relay.doctor import examine
 from relay.metrics import Metrics
 from relay.probes import Probe, always
 from relay.settings import Settings
-from relay.web.access import SESSION_SECONDS, Access, Session, Throttle, same_origin
 from relay.web.acts import Acts, actor_of
-from relay.web.answers import Answer, Refused, address_of, body_of, failure_of, json_of, number_of
+from relay.web.answers import Answer, address_of, body_of, failure_of, json_of, number_of
 from relay.web.checkup import Checkup
 from relay.web.desk import Desk
+from relay.web.door import Door
 from relay.web.live import Live
 from relay.web.reads import Reads
 from relay.web.shield import Shield
-
-log = logging.getLogger(__name__)
 
 THREADS = 8
 PAGES = (
@@ -65,8 +61,7 @@ class Pages:
         self._metrics = metrics
         self._readiness = readiness
         self._liveness = liveness
-        self._access = Access(settings)
-        self._throttle = Throttle()
+        self._door = Door(settings)
         self._desk = Desk(settings)
         self._live = Live(self._desk)
         self._reads = Reads(settings, self._desk)
@@ -78,7 +73,7 @@ class Pages:
         routes = [*self._operations(), *self._pages(), *self._data(), *self._actions()]
         app = Starlette(routes=routes, lifespan=self._lifespan)
         app.router.redirect_slashes = False
-        self.app = Shield(app, self._access)
+        self.app = Shield(app, self._door.access)
 
     @contextlib.asynccontextmanager
     async def _lifespan(self, app: Starlette) -> AsyncIterator[None]:
@@ -111,22 +106,25 @@ class Pages:
 
     def _pages(self) -> list[Route]:
         async def page(request: Request) -> Response:
-            return self._file("index.html")
+            return self._file(request, "index.html")
 
         async def static(request: Request) -> Response:
-            return self._file(request.path_params["name"])
+            return self._file(request, request.path_params["name"])
 
         return [
             *(Route(path, page) for path in PAGES),
             Route("/static/{name}", static),
         ]
 
-    def _file(self, name: str) -> Response:
+    def _file(self, request: Request, name: str) -> Response:
         content = self._files.get(name)
         kind = TYPES.get(name.rpartition(".")[2])
         if content is None or kind is None:
             return PlainTextResponse("not found\n", HTTPStatus.NOT_FOUND)
-        return Response(content, media_type=kind, headers={"Cache-Control": "no-cache"})
+        headers = {"Cache-Control": "no-cache", "ETag": f'"{sha256(content).hexdigest()[:16]}"'}
+        if request.headers.get("if-none-match") == headers["ETag"]:
+            return Response(status_code=HTTPStatus.NOT_MODIFIED, headers=headers)
+        return Response(content, media_type=kind, headers=headers)
 
     def _data(self) -> list[Route]:
         reads = self._reads
@@ -140,7 +138,7 @@ class Pages:
             "audit": reads.audit,
         }
         return [
-            Route("/api/session", self._endpoint(self._session, look=False)),
+            Route("/api/session", self._endpoint(self._door.session, look=False)),
             Route("/api/live", self._endpoint(self._live_since)),
             Route("/api/doctor", self._endpoint(self._doctor)),
             Route(
@@ -166,8 +164,8 @@ class Pages:
             "stop": lambda request: acts.job(number_of(request.state.body), stop=True),
         }
         return [
-            Route("/api/sign-in", self._sign_in, methods=["POST"]),
-            Route("/api/sign-out", self._sign_out, methods=["POST"]),
+            Route("/api/sign-in", self._door.sign_in, methods=["POST"]),
+            Route("/api/sign-out", self._door.sign_out, methods=["POST"]),
             *(Route(f"/api/do/{name}", self._action(act), methods=["POST"]) for name, act in actions.items()),
         ]
 
@@ -177,7 +175,7 @@ class Pages:
         async def endpoint(request: Request) -> Response:
             try:
                 if look:
-                    self._may_look(request)
+                    self._door.may_look(request)
                 return json_of(await run_in_threadpool(handler, request))
             except Exception as error:  # noqa: BLE001 - told in a sentence, or logged
                 return failure_of(error)
@@ -189,7 +187,7 @@ class Pages:
 
         async def endpoint(request: Request) -> Response:
             try:
-                session = self._may_act(request)
+                session = self._door.may_act(request)
                 request.state.actor = actor_of(session, address_of(request))
                 request.state.body = await body_of(request)
                 return json_of(await run_in_threadpool(handler, request))
@@ -197,92 +195,6 @@ class Pages:
                 return failure_of(error)
 
         return endpoint
-
-    def _who(self, request: Request) -> Session | None:
-        return self._access.read(request.cookies.get(self._access.cookie))
-
-    def _may_look(self, request: Request) -> None:
-        if self._access.open_to_all or self._who(request) is not None:
-            return
-        if self._access.closed:
-            raise Refused(
-                HTTPStatus.FORBIDDEN,
-                "closed",
-                "these pages are open to other machines and no token is set: set http_token",
-            )
-        raise Refused(HTTPStatus.UNAUTHORIZED, "token", "sign in with a token")
-
-    def _may_act(self, request: Request) -> Session:
-        self._from_these_pages(request)
-        session = self._who(request)
-        if session is None or session.role != "operator":
-            raise Refused(
-                HTTPStatus.FORBIDDEN, "operator", "sign in with the operator's token to change something"
-            )
-        if not self._access.csrf_is_right(session, request.headers.get("x-relay-csrf", "")):
-            raise Refused(HTTPStatus.FORBIDDEN, "csrf", "this page is not of your session: load it again")
-        return session
-
-    def _from_these_pages(self, request: Request) -> None:
-        if not same_origin(request.headers.get("origin"), request.headers.get("host", "")):
-            raise Refused(HTTPStatus.FORBIDDEN, "origin", "this request does not come from these pages")
-
-    def _session(self, request: Request) -> Answer:
-        session = self._who(request)
-        access = self._access
-        may_look = access.open_to_all or session is not None
-        return {
-            "role": session.role if session else None,
-            "name": session.name if session else None,
-            "csrf": access.csrf(session) if session and session.role == "operator" else None,
-            "may_look": may_look,
-            "closed": access.closed,
-            "can_operate": access.can_operate,
-            "table": self._settings.table if may_look else None,
-            "version": __version__ if may_look else None,
-        }
-
-    async def _sign_in(self, request: Request) -> Response:
-        try:
-            self._from_these_pages(request)
-            body = await body_of(request)
-            address = address_of(request)
-            if (wait := self._throttle.wait(address)) > 0:
-                raise Refused(
-                    HTTPStatus.TOO_MANY_REQUESTS,
-                    "throttled",
-                    f"too many wrong tokens: wait {wait:.0f} s",
-                    wait,
-                )
-            role = self._access.role_of(str(body.get("token", "")))
-            if role is None:
-                self._throttle.wrong(address)
-                log.warning("a wrong token for the operator's pages from %s", address)
-                raise Refused(HTTPStatus.UNAUTHORIZED, "wrong", "this token is not known here")
-            self._throttle.right(address)
-            answer = json_of({"role": role})
-            cookie = self._access.begin(role, str(body.get("name", "")).strip())
-            answer.set_cookie(
-                self._access.cookie,
-                cookie,
-                max_age=SESSION_SECONDS,
-                httponly=True,
-                samesite="strict",
-                secure=request.url.scheme == "https"
-                or request.headers.get("origin", "").startswith("https:"),
-            )
-            return answer
-        except Exception as error:  # noqa: BLE001 - told in a sentence, or logged
-            return failure_of(error)
-
-    async def _sign_out(self, request: Request) -> Response:
-        try:
-            self._from_these_pages(request)
-        except Refused as error:
-            return failure_of(error)
-        answer = json_of({})
-        answer.delete_cookie(self._access.cookie, httponly=True, samesite="strict")
-        return answer
 
     def _live_since(self, request: Request) -> Answer:
         after = request.query_params.get("after", "0")

@@ -20,6 +20,7 @@ Answer: TypeAlias = dict[str, Any]
 
 HELD_ROWS = 10_000
 PAUSES_WITH_KEYS = 10
+PAYLOAD_CHARACTERS = 200_000
 
 
 class Reads:
@@ -92,10 +93,14 @@ class Reads:
     def _told(self, row: dict[str, Any]) -> dict[str, Any]:
         """The event as it may be seen: URLs contain secrets, and payloads may be hidden."""
         row["destination"] = shown(row["destination"]) if row["destination"] else None
-        if self._settings.hide_payloads:
+        hidden = self._settings.hide_payloads
+        if hidden:
             row["payload"] = None
             row["headers"] = dict.fromkeys(row["headers"], None) if row["headers"] else row["headers"]
-        return row | {"payload_hidden": self._settings.hide_payloads}
+        cut = not hidden and len(row["payload"]) > PAYLOAD_CHARACTERS
+        if cut:
+            row["payload"] = row["payload"][:PAYLOAD_CHARACTERS]
+        return row | {"payload_hidden": hidden, "payload_cut": cut}
 
     def dead_letters(self, params: Params) -> Answer:
         groups, complete = self._desk.ask(overview.parked_groups)

@@ -17,6 +17,7 @@ _MODULES = (
     "redrive",
     "replay",
     "prune",
+    "inbox",
     "workers",
     "doctor",
     "dashboard",

@@ -76,10 +76,7 @@ def _grant(said: str) -> str:
         return "run it as the owner of the tables"
     if schema := re.search(r"permission denied for schema (.+)", said):
         return f"GRANT USAGE ON SCHEMA {sql.Identifier(schema[1]).as_string(None)} TO {user}"
-    # What an operator changes, the relay's role may change.
-    role = sql.Identifier(role_name(actor.table, "reader" if actor.part == "reader" else "relay")).as_string(
-        None
-    )
+    role = sql.Identifier(role_name(actor.table, actor.part)).as_string(None)
     table = re.search(r"permission denied for (?:table|view) (.+)", said)
     if table and actor.part == "reader":
         names = [actor.table.schema, table[1]] if actor.table.schema else [table[1]]

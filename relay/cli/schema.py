@@ -65,7 +65,7 @@ that exist, use the SQL of `relay migrate --dry-run`.
 Examples:
   relay sql > migrations/0042_outbox.sql
   relay sql --table sales.outbox | psql
-  relay sql --roles                  roles that may only write, relay, read or consume
+  relay sql --roles                  roles that may only write, relay, operate, read or consume
 """
 
 

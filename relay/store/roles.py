@@ -1,7 +1,8 @@
 """The roles that each party needs, as SQL to read, adapt and run: nobody gets more than their part.
 
 Group roles without login, named after the outbox: `outbox_writer` may only INSERT what a writer
-supplies, `outbox_relay` runs the relay and cannot change what was written, `outbox_reader` looks,
+supplies, `outbox_relay` runs the relay and cannot change what was written, `outbox_operator` acts on events
+that are not in flight and pauses others, without changing what they say either, `outbox_reader` looks,
 `outbox_consumer` dedupes. Running the text twice changes nothing.
 """
 
@@ -13,7 +14,7 @@ from relay.names import TableName, inbox_names
 from relay.store.migrate import INBOX_TABLE
 from relay.store.sqltext import fill
 
-Role: TypeAlias = Literal["writer", "relay", "reader", "consumer"]
+Role: TypeAlias = Literal["writer", "relay", "operator", "reader", "consumer"]
 
 _CREATE = """
 DO $do$
@@ -38,12 +39,26 @@ GRANT UPDATE (status, attempts, losses, available_at, claimed_by, claimed_at, le
   lease_generation, completed_at, parked_at, last_error, receipt) ON {outbox} TO {relay};
 GRANT SELECT, INSERT, UPDATE, DELETE ON {leases}, {workers}, {pauses} TO {relay};
 GRANT SELECT, INSERT, DELETE ON {archive} TO {relay};
-GRANT SELECT, INSERT ON {audit} TO {relay};
 GRANT SELECT, UPDATE ON {wake} TO {relay};
 GRANT USAGE, UPDATE ON SEQUENCE {generation} TO {relay};
 GRANT SELECT ON {versions}, {inbox_versions} TO {relay};
 GRANT SELECT, DELETE ON {inbox}, {replays}, {fences} TO {relay};
 GRANT SELECT, UPDATE, DELETE ON {dead_letters} TO {relay};
+
+-- Operators: relay retry, skip, replay, pause, resume, prune, doctor. They look as readers do. The audit they
+-- can add to and not change; what an event says is out of their reach.
+GRANT USAGE ON SCHEMA {schema} TO {operator};
+GRANT SELECT ON {outbox}, {archive}, {leases}, {workers}, {pauses}, {audit}, {wake}, {versions}, {inbox},
+  {replays}, {fences}, {dead_letters}, {inbox_versions} TO {operator};
+GRANT UPDATE (status, attempts, losses, available_at, claimed_by, lease_expires_at, completed_at, parked_at,
+  redriven_at, last_error) ON {outbox} TO {operator};
+GRANT DELETE ON {outbox}, {archive}, {inbox}, {replays}, {fences} TO {operator};
+GRANT UPDATE, DELETE ON {dead_letters} TO {operator};
+GRANT INSERT, UPDATE, DELETE ON {pauses} TO {operator};
+GRANT INSERT ON {audit} TO {operator};
+-- doctor --after-restore moves the generations ahead.
+GRANT UPDATE ON {wake} TO {operator};
+GRANT USAGE, UPDATE ON SEQUENCE {generation} TO {operator};
 
 -- Readers: relay status, events, show.
 GRANT USAGE ON SCHEMA {schema} TO {reader};
@@ -60,6 +75,8 @@ _MEMBERS = """
 -- Then make your login roles members, for example:
 --   GRANT {writer} TO shop;
 --   GRANT {relay} TO relay;
+--   GRANT {operator} TO alice;
+--   GRANT {operator} TO relay;    where people act on the pages that it serves (operator_token)
 """
 
 
@@ -71,7 +88,7 @@ def roles_text(table: TableName) -> str:
     """The statements that make the roles of this outbox, to be run by the owner of its tables."""
     place = table if table.schema else TableName("public", table.table)
     schema = place.schema or "public"
-    roles: tuple[Role, ...] = ("writer", "relay", "reader", "consumer")
+    roles: tuple[Role, ...] = ("writer", "relay", "operator", "reader", "consumer")
     names = {role: role_name(place, role) for role in roles}
     words: dict[str, str] = {role: _identifier(name) for role, name in names.items()}
     inbox = inbox_names(TableName(schema, INBOX_TABLE))

@@ -261,7 +261,7 @@ def test_a_reader_who_pauses_is_told_which_role_may(stranger: str, database: str
         conn.execute(sql.SQL("GRANT SELECT ON ALL TABLES IN SCHEMA public TO {}").format(user))
     assert invoke("pause", "--all", "--dry-run", "--database-url", stranger).exit_code == 0
     assert failure(invoke("pause", "--all", "--database-url", stranger)) == (
-        'permission denied for table outbox_pauses: GRANT "outbox_relay" TO '
+        'permission denied for table outbox_pauses: GRANT "outbox_operator" TO '
         f"\"{name}\" ('relay sql --roles' makes that role)"
     )
 

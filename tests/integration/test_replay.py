@@ -295,7 +295,7 @@ def test_a_batch_that_was_not_confirmed_as_a_whole_goes_out_again_with_the_same_
     stage: Stage, rig: Rig
 ) -> None:
     expected = publish(stage, "a", 3)
-    answers = iter([Delivered(), Unconfirmed("no answer")])
+    answers: Iterator[Outcome] = iter([Delivered(), Unconfirmed("no answer")])
     memory = MemoryPublisher(decide=lambda _: next(answers))
     assert not rig.run(memory, stopping=lambda: len(memory.delivered) > 0).done
     assert rig.recorded().tally == Tally()

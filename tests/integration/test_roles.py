@@ -10,26 +10,33 @@ import psycopg
 import pytest
 from psycopg import sql
 
+from publishers.memory import MemoryPublisher
 from relay.consumers.applying import Applying
 from relay.consumers.message import Message, Raw
-from relay.names import TableName
+from relay.names import TableName, inbox_names, outbox_names
+from relay.pause import ALL
 from relay.reading import Count
+from relay.replay import Replay
 from relay.scan import Scan
 from relay.settlement import Settlement
+from relay.store import inspect, redrive, retention, steer
+from relay.store import replay as store
 from relay.store.claim import Claim, Claiming, Limits
 from relay.store.connection import connect, resolve
 from relay.store.gauges import Gauges
 from relay.store.inbox import prune_inbox, require_inbox
 from relay.store.migrate import migrate, require_current
 from relay.store.reap import Reaping
+from relay.store.restored import move_generations
 from relay.store.roles import Role, role_name, roles_text
 from relay.store.settle import Completion, Settling
 from relay.store.wake import Alarm
 from relay.store.workers import Registry
+from tests.integration.operator_kit import last
 
 # Roles belong to the whole server: one test at a time, under names that nobody else uses.
 NAME = TableName("sales", "roles test")
-ROLES: tuple[Role, ...] = ("writer", "relay", "reader", "consumer")
+ROLES: tuple[Role, ...] = ("writer", "relay", "operator", "reader", "consumer")
 
 
 @pytest.fixture
@@ -137,6 +144,128 @@ def test_the_relay_role_can_neither_write_events_nor_change_what_they_say(outbox
         ):
             with pytest.raises(psycopg.errors.InsufficientPrivilege):
                 conn.execute(statement)
+
+
+def test_an_operator_can_do_all_that_the_commands_do(any_postgres: int, outbox: str) -> None:
+    with as_role(outbox, "writer") as writer:
+        for key in ("dead", "held", "done", "late"):
+            writer.execute(INSERT.replace("'k'", f"'{key}'"))
+    with as_role(outbox, "relay") as conn:
+        table = resolve(conn, NAME)
+        claim = take(Claiming(table, "w1", "topic", 90), conn, 3)
+        acts = {"dead": "dead_letter", "held": "block", "done": "complete", "late": "complete"}
+        settlements = [Settlement(acts[event.key]) for event in claim.events]  # type: ignore[arg-type]
+        Settling(table, "w1", "keep").settle(conn, claim, settlements)
+    with as_role(outbox, "operator") as conn:
+        require_current(conn, NAME)
+        table = resolve(conn, NAME)
+        assert inspect.status(conn, table)["counts"]
+        parked = redrive.preview(conn, table, "retry", redrive.Filter()).events
+        assert last(redrive.retry(conn, table, redrive.Filter(), actor="ann")).changed == parked > 0
+        waiting = redrive.preview(conn, table, "skip", redrive.Filter()).events
+        skipped = redrive.skip(conn, table, redrive.Filter(), actor="ann", reason="x")
+        assert last(skipped).changed == waiting > 0
+        steer.pause(conn, table, ALL, actor="ann")
+        assert steer.lift(conn, table, ALL, origin="operator", actor="ann")
+        memory = MemoryPublisher()
+        begun = store.begin(conn, table, "ann", "r-1", store.Selection())
+        assert store.alone(conn, table, "r-1")
+        record = store.Record(begun, "started", None, store.Tally())
+        words: dict[str, Any] = {"destination": "topic", "publish_seconds": 10.0, "rate": None}
+        replaying = Replay(conn, table, memory, "r-1", record, actor="ann", **words)
+        assert [step.published for step in replaying.run()] == [len(memory.delivered)]
+        assert store.recall(conn, table, "r-1") is not None
+        kinds: tuple[retention.Kind, ...] = ("completed", "archived", "dead_letter")
+        cutoffs = {kind: retention.cutoff(conn, timedelta()) for kind in kinds}
+        assert sum(count.value for count in retention.preview(conn, table, cutoffs).values()) > 0
+        assert list(retention.prune(conn, table, cutoffs, actor="ann"))
+        move_generations(conn, table, actor="ann", dry_run=False)
+        for statement in (
+            INSERT,
+            """UPDATE sales."roles test" SET payload = '{}'""",
+            """UPDATE sales."roles test" SET headers = '{}'""",
+            """UPDATE sales."roles test_audit" SET actor = 'bob'""",
+            'DELETE FROM sales."roles test_audit"',
+            'DELETE FROM sales."roles test_leases"',
+            'TRUNCATE sales."roles test"',
+        ):
+            with pytest.raises(psycopg.errors.InsufficientPrivilege):
+                conn.execute(statement)
+
+
+# Every right of each role: of the whole relation, or of one column. On what is not named it has none.
+SEE, ALL_ROWS = {"SELECT"}, {"SELECT", "INSERT", "UPDATE", "DELETE"}
+LOOK = dict.fromkeys(("archive", "leases", "workers", "pauses", "audit", "versions"), SEE)
+LOOK |= {"outbox": SEE} | dict.fromkeys(("inbox", "replays", "fences", "dead_letters", "inbox_versions"), SEE)
+GENERATION = {"generation": {"USAGE", "UPDATE"}}
+SETTLED = "status attempts losses available_at claimed_by lease_expires_at completed_at parked_at last_error"
+WRITTEN = "partition_key event_type payload headers destination idempotency_key available_at max_attempts"
+RIGHTS: dict[Role, dict[str, set[str]]] = {
+    "writer": {"outbox": {f"INSERT {column}" for column in WRITTEN.split()}},
+    "relay": {
+        "outbox": {"SELECT", "DELETE"}
+        | {f"UPDATE {column}" for column in f"{SETTLED} claimed_at lease_generation receipt".split()},
+        "leases": ALL_ROWS,
+        "workers": ALL_ROWS,
+        "pauses": ALL_ROWS,
+        "archive": {"SELECT", "INSERT", "DELETE"},
+        "wake": {"SELECT", "UPDATE"},
+        "versions": SEE,
+        "inbox_versions": SEE,
+        "inbox": {"SELECT", "DELETE"},
+        "replays": {"SELECT", "DELETE"},
+        "fences": {"SELECT", "DELETE"},
+        "dead_letters": {"SELECT", "UPDATE", "DELETE"},
+    }
+    | GENERATION,
+    "operator": LOOK
+    | {
+        "outbox": {"SELECT", "DELETE"} | {f"UPDATE {column}" for column in f"{SETTLED} redriven_at".split()},
+        "archive": {"SELECT", "DELETE"},
+        "pauses": ALL_ROWS,
+        "audit": {"SELECT", "INSERT"},
+        "wake": {"SELECT", "UPDATE"},
+        "inbox": {"SELECT", "DELETE"},
+        "replays": {"SELECT", "DELETE"},
+        "fences": {"SELECT", "DELETE"},
+        "dead_letters": {"SELECT", "UPDATE", "DELETE"},
+    }
+    | GENERATION,
+    "reader": LOOK,
+    "consumer": {
+        "inbox": {"SELECT", "INSERT", "DELETE"},
+        "replays": {"SELECT", "INSERT", "DELETE"},
+        "fences": ALL_ROWS,
+        "dead_letters": ALL_ROWS,
+    },
+}
+GIVEN = """
+SELECT c.relname, a.privilege_type FROM pg_class c CROSS JOIN aclexplode(c.relacl) a
+WHERE c.relnamespace = 'sales'::regnamespace AND a.grantee = %(role)s::regrole
+UNION ALL
+SELECT c.relname, a.privilege_type || ' ' || t.attname
+FROM pg_attribute t JOIN pg_class c ON c.oid = t.attrelid CROSS JOIN aclexplode(t.attacl) a
+WHERE c.relnamespace = 'sales'::regnamespace AND a.grantee = %(role)s::regrole
+"""
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_a_role_has_these_rights_and_no_others(outbox: str, role: Role) -> None:
+    words = {parts[-1]: word for word, parts in outbox_names(NAME).items()}
+    inbox = inbox_names(TableName("sales", "inbox_dedupe"))
+    words |= {parts[-1]: "inbox_versions" if word == "versions" else word for word, parts in inbox.items()}
+    found: dict[str, set[str]] = {}
+    with psycopg.connect(outbox) as conn:
+        quoted = sql.Identifier(role_name(NAME, role)).as_string(conn)
+        for relation, right in conn.execute(GIVEN, {"role": quoted}):
+            found.setdefault(words[relation], set()).add(right)
+        everybodys = conn.execute(GIVEN.replace("%(role)s::regrole", "0")).fetchall()
+        member_of = conn.execute(
+            "SELECT count(*) FROM pg_auth_members WHERE member = %s::regrole", [quoted]
+        ).fetchone()
+    assert found == RIGHTS[role]
+    assert everybodys == []
+    assert member_of == (0,)
 
 
 def test_a_reader_looks_and_changes_nothing(outbox: str) -> None:

@@ -247,3 +247,14 @@ def test_the_same_moment_is_the_same_text_whatever_the_sessions_time_zone() -> N
         for moment in (here, here.astimezone(UTC), here.astimezone(timezone(timedelta(hours=-5))))
     }
     assert len(times) == 1
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_marks_of_the_relay_are_headers_and_a_row_cannot_set_them(transport: str) -> None:
+    forged = {"redriven_at": "forged", "replay_id": "forged", "replayed_at": "forged", "own": "kept"}
+    plain, marked = EVENT._replace(headers=forged), EVENT._replace(headers=forged, marks={"replay_id": "r-1"})
+    assert dict(plain_headers(marked)) == dict(plain_headers(plain)) | {"replay_id": "r-1"}
+    encode = encoder("cloudevents", transport)
+    extension = {"kafka": "ce_", "rabbitmq": "cloudEvents:", "webhook": "ce-"}[transport] + "replayid"
+    assert dict(encode(marked)) == dict(encode(plain)) | {extension: "r-1"}
+    assert "forged" not in [*dict(plain_headers(plain)).values(), *dict(encode(plain)).values()]

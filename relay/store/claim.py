@@ -38,6 +38,7 @@ class Claim:
     generation: int
     events: list[Event]
     tids: str  # where the rows are, for the settle; opaque
+    ids: str  # their positions, likewise
 
 
 @dataclass(frozen=True)
@@ -140,7 +141,7 @@ class Claiming:
             raise Overtaken(f"a claim chose {header['chosen']} events but changed {len(events)}")
         full = header["seen"] >= max(limits.rows, limits.heads) or header["cut"]
         scan.advance(looked, header["buckets"], full=full)
-        claim = Claim(events[0].generation, events, header["tids"]) if events else None
+        claim = Claim(events[0].generation, events, header["tids"], header["ids"]) if events else None
         return Look(
             claim,
             len(places.fresh),

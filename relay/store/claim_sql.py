@@ -204,6 +204,7 @@ SELECT NULL::bigint AS position, NULL::text AS key, NULL::text AS event_id, NULL
           'lost_once', count(*) FILTER (WHERE free AND tid IS NULL AND losses = 1),
           'lost_more', count(*) FILTER (WHERE free AND tid IS NULL AND losses > 1),
           'tids', (SELECT array_agg(tid ORDER BY id)::text FROM taken),
+          'ids', (SELECT array_agg(id ORDER BY id)::text FROM taken),
           'buckets', (SELECT coalesce(jsonb_agg(jsonb_build_array(c.b, c.k) ORDER BY c.i), '[]') FROM (
              SELECT i, b, max(k) AS k FROM cut WHERE i > 0 GROUP BY i, b) c))
         FROM cut) AS headers,

@@ -6,10 +6,9 @@ import psycopg
 import pytest
 
 from relay.event import Event
-from relay.scan import Scan
+from relay.scan import BUCKETS_PER_CLAIM, Scan
 from relay.settlement import Settlement
 from relay.store.claim import Claim, Limits
-from relay.scan import BUCKETS_PER_CLAIM
 from relay.store.claim_sql import HEADS_PER_CLAIM, LATER_ROWS_PER_CLAIM
 from tests.integration.store_kit import (
     LOST_MORE,

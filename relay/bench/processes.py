@@ -31,9 +31,13 @@ class Child:
     def send(self, message: str) -> None:
         self._pipe.send(message)
 
+    @property
+    def pid(self) -> int:
+        return self._process.pid or 0
+
     def cpu(self) -> float:
         """Seconds that it has used so far."""
-        stat = read_stat(self._process.pid or 0)
+        stat = read_stat(self.pid)
         return stat.cpu if stat else 0.0
 
     def receive(self, seconds: float | None = None) -> Any:

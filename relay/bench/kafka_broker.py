@@ -16,6 +16,7 @@ from confluent_kafka import Consumer, KafkaException, TopicPartition  # isort: s
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]  # isort: skip
 
 SECONDS = 15.0
+FIRST_SECONDS = 5.0
 READ_SECONDS = 60.0
 BY_DEFAULT = -1  # as many replicas as the cluster gives by itself
 
@@ -40,7 +41,7 @@ class KafkaBench:
 
     def _local_process(self) -> int | None:
         try:
-            brokers = list(self._admin.list_topics(timeout=SECONDS).brokers.values())
+            brokers = list(self._admin.list_topics(timeout=FIRST_SECONDS).brokers.values())
         except KafkaException as error:
             raise RelayError(f"Kafka at {self._servers} does not answer: {_reason(error)}") from error
         if len(brokers) != 1:

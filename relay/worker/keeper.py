@@ -33,8 +33,13 @@ TICK_SECONDS = 1.0
 GAUGES_SECONDS = 5.0
 TELL_SECONDS = 2.0
 PRUNE_SECONDS = 60.0
+FROZEN_SECONDS = 5
 POST_SECONDS = 6.0
 RENEW_SECONDS = 2.0
+
+LOCK_HOUSE = """
+SELECT pg_try_advisory_xact_lock(%s), set_config('idle_in_transaction_session_timeout', %s, true)
+"""
 
 
 class Keeper:
@@ -109,10 +114,10 @@ class Keeper:
         self._answered = monotonic()
 
     def _keep_house(self, now: float) -> None:
-        """One worker at a time; the lock is a transaction's, so that none can keep it by being frozen."""
+        """One worker at a time; the lock is a transaction's, and ends with it if the worker freezes there."""
         with transaction(self._conn):
-            lock = self._conn.execute("SELECT pg_try_advisory_xact_lock(%s)", [self._housekeeping_lock])
-            if lock.fetchone() != (True,):
+            lock = self._conn.execute(LOCK_HOUSE, [self._housekeeping_lock, f"{FROZEN_SECONDS}s"]).fetchone()
+            if lock is None or not lock[0]:
                 return
             self._reap()
             if now >= self._next_prune:

@@ -27,6 +27,7 @@ from pydantic import (
 )
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
+from relay.destination import shown as shown_destination
 from relay.errors import SettingsError
 from relay.logs import redact
 from relay.names import TableName
@@ -93,7 +94,9 @@ def _token(value: SecretStr) -> SecretStr:
 def _template(value: object) -> str:
     text = str(value)
     if left := re.search(r"\{[^{}]*\}?|\}", re.sub(r"\{(event_type|key_type)\}", "", text)):
-        raise ValueError(f"'{left[0]}' is not known here: use {{event_type}} or {{key_type}}")
+        # Of a destination that is a URL anything else may be a secret.
+        quoted = f"'{left[0]}'" if re.fullmatch(r"\{\w{0,40}\}", left[0]) else "a brace"
+        raise ValueError(f"{quoted} is not known here: use {{event_type}} or {{key_type}}")
     return text
 
 
@@ -247,6 +250,9 @@ class Settings(BaseSettings):
         for name in ("retention", "dead_letter_retention", "inbox_retention"):
             kept: timedelta | None = getattr(self, name)
             shown[name] = "never" if kept is None else f"{kept.total_seconds():g} s"
+        # Of a destination that is a URL only the host: its path may be a secret.
+        shown["destination"] = shown_destination(self.destination)
+        shown["rate_limits"] = {shown_destination(name): rate for name, rate in self.rate_limits.items()}
         shown["database_url"] = redact(self.database_url.get_secret_value())
         shown["kafka"]["config"] = {name: _shown(name, value) for name, value in self.kafka.config.items()}
         shown["publisher_options"] = dict.fromkeys(self.publisher_options, HIDDEN)

@@ -198,6 +198,7 @@ def show(
     config: Config = None,
 ) -> None:
     from relay.cli.output import json_text, print_columns
+    from relay.destination import shown
     from relay.store import inspect
 
     settings = settings_from(database_url, table, config)
@@ -208,6 +209,7 @@ def show(
             f"there is no event {event_id} in {settings.table} or its archive: look with 'relay events'"
         )
     payload = row.pop("payload")
+    row["destination"] = shown(row["destination"]) if row["destination"] else None
     if as_json:
         # The payload as PostgreSQL prints it: parsing could change its numbers.
         sys.stdout.write(f'{json_text(row)[:-2]},\n  "payload": {payload}\n}}\n')

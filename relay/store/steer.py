@@ -200,7 +200,7 @@ def held(
             conn.execute("SELECT set_config('statement_timeout', %s, true)", [f"{HELD_SECONDS * 1000:.0f}ms"])
             theirs = conn.execute(fill(TEMPLATE, table.name)).fetchone()
             template = theirs[0] if theirs else destination
-            if "://" in template and subject.scope in ("destination", "host", "route"):
+            if theirs and "://" in template and subject.scope in ("destination", "host", "route"):
                 # Workers tell only the host of a URL.
                 if shown(destination) != template:
                     return f"the relays' destination is a URL at {template}: set the same destination here"

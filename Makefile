@@ -10,7 +10,7 @@ UV_VERSION := 0.13.7
 COMPILE = $(VENV)/lock/bin/uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-header \
 	--no-annotate --python-version 3.11
 
-.PHONY: help venv servers check format test test-fast test-faults demo example lock clean
+.PHONY: help venv servers check format test test-fast test-faults test-outage demo example lock clean
 
 help:  ## show the targets
 	@sed -n 's/^\([a-z-]*\):.*  ## \(.*\)/  \1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
@@ -46,6 +46,9 @@ test-fast: venv  ## tests that need no server, in seconds
 
 test-faults: venv servers  ## the fault suite at length: make test-faults MINUTES=30 SEED=1
 	$(BIN)/python -m tests.faults --minutes $(or $(MINUTES),10) $(if $(SEED),--seed $(SEED))
+
+test-outage: venv servers  ## one outage of each broker, ten minutes long: make test-outage MINUTES=10
+	$(BIN)/python -m tests.faults.outage --minutes $(or $(MINUTES),10)
 
 demo: venv  ## the whole story with nothing installed
 	@$(BIN)/relay demo

@@ -8,7 +8,7 @@ the attributes, under its own name, unless it would pose as one of them.
 
 import re
 from collections.abc import Callable
-from datetime import UTC
+from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Literal, TypeAlias
 from urllib.parse import quote
@@ -60,20 +60,40 @@ def encoder(wanted: Format, transport: str) -> Callable[[Event], Headers]:
 
 
 def plain_headers(event: Event) -> Headers:
+    position, key, event_id, event_type, _, _, own, created_at, generation, attempt, _, marks = event
     headers = [
-        ("event_id", event.event_id),
-        ("event_type", event.event_type),
-        ("partition_key", event.key),
-        ("position", str(event.position)),
-        ("lease_generation", str(event.generation)),
-        ("attempt", str(event.attempt)),
-        ("created_at", event.created_at.isoformat()),
+        ("event_id", event_id),
+        _same("event_type", event_type),
+        ("partition_key", key),
+        ("position", str(position)),
+        _same("lease_generation", generation),
+        _same("attempt", attempt),
+        _created(created_at),
     ]
-    if event.marks:
-        headers += event.marks.items()
-    if event.headers:
-        headers += [item for item in event.headers.items() if item[0] not in RESERVED_HEADERS]
+    if marks:
+        headers += marks.items()
+    if own:
+        headers += [item for item in own.items() if item[0] not in RESERVED_HEADERS]
     return headers
+
+
+@lru_cache(maxsize=256)
+def _same(name: str, value: str | int) -> tuple[str, str]:
+    """A header that many events in a row have in common."""
+    return (name, str(value))
+
+
+_last_created: tuple[datetime, tuple[str, str]] = (datetime.min, ("created_at", ""))
+
+
+def _created(at: datetime) -> tuple[str, str]:
+    """Events of one transaction follow each other, and writing a time takes as long as the rest."""
+    global _last_created  # noqa: PLW0603 - one thread's may replace another's: both are right
+    last, header = _last_created
+    if at != last or at.tzinfo is not last.tzinfo:
+        header = ("created_at", at.isoformat())
+        _last_created = (at, header)
+    return header
 
 
 def cloudevents_headers(event: Event, prefix: str, source: str | None = None) -> Headers:

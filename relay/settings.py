@@ -141,7 +141,7 @@ class Settings(BaseSettings):
     table: str = "outbox"
     publisher: Annotated[str, Field(min_length=1)] = "kafka"
     destination: Template = "outbox.events"
-    batch_size: Annotated[int, Field(ge=1, le=100_000)] = 1000
+    batch_size: Annotated[int, Field(ge=1, le=100_000)] = 2000
     claim_bytes: Annotated[ByteSize, Field(ge=1)] = ByteSize(8 * 1024 * 1024)
     lease_seconds: Seconds = 90.0
     publish_seconds: Seconds = 0.0  # a third of the lease where it is not set

@@ -44,7 +44,7 @@ def test_defaults_are_those_of_the_documentation() -> None:
         "table": "outbox",
         "publisher": "kafka",
         "destination": "outbox.events",
-        "batch_size": 1000,
+        "batch_size": 2000,
         "claim_bytes": 8 * 1024 * 1024,
         "lease_seconds": 90.0,
         "publish_seconds": 30.0,

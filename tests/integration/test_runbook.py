@@ -1,0 +1,183 @@
+"""docs/runbook.md is true: every alert has its section, commands exist, queries find what they say."""
+
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import psycopg
+import pytest
+import typer.main
+import yaml
+from psycopg.rows import dict_row
+
+from relay.cli import make_app
+from tests.integration.cli_kit import invoke, nowhere
+
+__all__ = ["nowhere"]
+
+ROOT = Path(__file__).parent.parent.parent
+RUNBOOK = (ROOT / "docs/runbook.md").read_text()
+RULES = yaml.safe_load((ROOT / "compose/prometheus/alerts.yml").read_text())
+ALERTS = [rule["alert"] for group in RULES["groups"] for rule in group["rules"]]
+LOOKS = ("status", "workers", "events")
+
+
+class Section(NamedTuple):
+    title: str
+    text: str
+
+    def blocks(self, language: str) -> list[str]:
+        return re.findall(rf"```{language}\n(.*?)```", self.text, re.DOTALL)
+
+    def commands(self) -> list[str]:
+        """All of the command lines, those of the text included."""
+        inline = [words for words in re.findall(r"`([^`\n]+)`", self.text) if words.startswith("relay ")]
+        return [line for block in self.blocks("sh") for line in block.splitlines()] + inline
+
+
+def sections() -> dict[str, Section]:
+    parts = re.split(r"^#{2,3} (.+)\n", RUNBOOK, flags=re.MULTILINE)[1:]
+    return {title: Section(title, text) for title, text in zip(parts[::2], parts[1::2], strict=True)}
+
+
+def relay_commands() -> Iterator[tuple[str, list[str]]]:
+    head = Section("", RUNBOOK.partition("\n## ")[0])
+    for section in [head, *sections().values()]:
+        for line in section.commands():
+            words = shlex.split(line)
+            if words[0] == "relay":
+                yield section.title, words[1:]
+
+
+def query(title: str) -> str:
+    (block,) = sections()[title].blocks("sql")
+    return block
+
+
+@pytest.mark.parametrize("alert", ALERTS)
+def test_every_alert_has_a_section_with_what_it_means_three_commands_and_a_fix(alert: str) -> None:
+    section = sections()[alert]
+    (first,) = section.blocks("sh")
+    meaning, _, fix = section.text.partition("```sh\n")
+    assert len(meaning.strip()) > 60
+    assert len(first.splitlines()) == 3
+    assert any(line.startswith("relay ") for line in first.splitlines())
+    assert len(fix.partition("```")[2].strip()) > 60
+
+
+def test_every_section_of_an_alert_is_of_one_that_exists() -> None:
+    assert {title for title in sections() if title.startswith("Outbox")} == set(ALERTS)
+
+
+def test_links_within_the_runbook_lead_somewhere() -> None:
+    anchors = {title.lower().replace(" ", "-") for title in sections()}
+    assert set(re.findall(r"\]\(#([^)]+)\)", RUNBOOK)) <= anchors
+
+
+def test_every_command_of_the_runbook_exists_with_its_options() -> None:
+    group: Any = typer.main.get_command(make_app())
+    with pytest.raises(Exception, match="No such option"):
+        group.commands["status"].make_context("status", ["--no-such-option"])
+    found = list(relay_commands())
+    assert len(found) > 60
+    for title, (name, *arguments) in found:
+        assert name in group.commands, f"{title}: relay {name} does not exist"
+        if arguments or name != "skip":  # the text names it without its reason
+            group.commands[name].make_context(name, list(arguments))
+
+
+@pytest.fixture
+def conn(database: str) -> Iterator["psycopg.Connection[dict[str, Any]]"]:
+    with psycopg.connect(database, autocommit=True, row_factory=dict_row) as conn:
+        conn.execute(SEED)
+        yield conn
+
+
+SEED = """
+INSERT INTO outbox (partition_key, event_type, payload, idempotency_key, created_at, available_at, status,
+                    attempts, completed_at, parked_at, last_error, claimed_by, claimed_at, lease_expires_at,
+                    lease_generation)
+SELECT key, type, '{}', id, now() - age, now() - age + delay, status::outbox_status, attempts,
+       CASE WHEN status IN ('completed', 'dead_letter') THEN now() END,
+       CASE WHEN status = 'dead_letter' THEN now() END, error,
+       CASE WHEN status = 'processing' THEN 'worker-1' END, CASE WHEN status = 'processing' THEN now() END,
+       CASE WHEN status = 'processing' THEN now() - interval '1 minute' END,
+       CASE WHEN status = 'processing' THEN 7 END
+FROM (VALUES
+  ('order:9182', 'OrderPaid', 'late', interval '1 hour', interval '2 hours', 'pending', 2, 'timeout'),
+  ('order:9182', 'OrderPaid', 'behind', interval '1 minute', interval '0', 'pending', 0, NULL),
+  ('order:2', 'OrderPaid', 'oldest', interval '30 minutes', interval '0', 'pending', 0, NULL),
+  ('order:3', 'OrderPaid', 'held', interval '5 minutes', interval '0', 'processing', 1, NULL),
+  ('order:4', 'OrderPaid', 'done', interval '9 hours', interval '0', 'completed', 1, NULL),
+  ('order:5', 'OrderPaid', 'dead-1', interval '2 hours', interval '0', 'dead_letter', 5, 'too large: 2 MB'),
+  ('order:5', 'OrderPaid', 'dead-2', interval '1 hour', interval '0', 'dead_letter', 5, 'too large: 2 MB'),
+  ('order:6', 'OrderSent', 'dead-3', interval '1 hour', interval '0', 'dead_letter', 5, 'unroutable')
+) seed(key, type, id, age, delay, status, attempts, error);
+INSERT INTO outbox_workers (id, status) VALUES ('worker-1', 'dead');
+INSERT INTO outbox_leases (generation, claimed_by, claimed_at, expires_at, size, buckets, keys, firsts, lasts)
+SELECT 7, 'worker-1', now(), now() - interval '1 minute', 1, ARRAY[partition_bucket], ARRAY[partition_key],
+       ARRAY[id], ARRAY[id] FROM outbox WHERE idempotency_key = 'held';
+INSERT INTO outbox_audit (actor, action) VALUES ('ann@desk', 'pause');
+"""
+
+Conn = psycopg.Connection[dict[str, Any]]
+
+
+def test_the_oldest_pending_events_are_those_that_could_go_out(conn: Conn) -> None:
+    found = conn.execute(query("Oldest pending")).fetchall()
+    assert [row["event_id"] for row in found] == ["oldest", "behind"]
+
+
+def test_what_a_key_waits_for_comes_first(conn: Conn) -> None:
+    found = conn.execute(query("What a key waits for")).fetchall()
+    assert [(row["event_id"], row["last_error"]) for row in found] == [("late", "timeout"), ("behind", None)]
+
+
+def test_leases_that_ran_out_are_found_with_their_worker(conn: Conn) -> None:
+    (found,) = conn.execute(query("Processing beyond lease")).fetchall()
+    assert (found["claimed_by"], found["events"], found["worker"]) == ("worker-1", 1, "dead")
+    assert found["keys"] == ["order:3"]
+
+
+def test_dead_letters_are_grouped_by_key_and_by_error(conn: Conn) -> None:
+    by_key = conn.execute(query("Dead letters by key")).fetchall()
+    assert [(row["partition_key"], row["events"]) for row in by_key] == [("order:5", 2), ("order:6", 1)]
+    by_error = conn.execute(query("Dead letters by error")).fetchall()
+    assert [(row["error"], row["events"]) for row in by_error] == [("too large: 2 MB", 2), ("unroutable", 1)]
+
+
+def test_who_holds_vacuum_back_is_named(conn: Conn, database: str) -> None:
+    with psycopg.connect(database, application_name="a forgotten report") as holder:
+        holder.execute("SELECT pg_current_xact_id()")
+        found = conn.execute(query("Who holds VACUUM back")).fetchall()
+        named = {row["of"]: row["name"] for row in found if row["what"] == "session"}
+        assert named["a forgotten report"] == str(holder.info.backend_pid)
+
+
+def test_who_did_what_is_told(conn: Conn) -> None:
+    (found,) = conn.execute(query("Who did what")).fetchall()
+    assert (found["actor"], found["action"]) == ("ann@desk", "pause")
+
+
+def test_every_statement_of_the_runbook_runs(conn: Conn) -> None:
+    quoted = [
+        words[words.index("-c") + 1]
+        for section in sections().values()
+        for words in map(shlex.split, section.commands())
+        if words[0] == "psql"
+    ]
+    assert len(quoted) > 5
+    for statement in [*quoted, *(block for part in sections().values() for block in part.blocks("sql"))]:
+        conn.execute(statement)
+
+
+@pytest.mark.usefixtures("nowhere", "conn")
+def test_the_looks_of_the_runbook_run(database: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RELAY_DATABASE_URL", database)
+    run = {tuple(words) for _, words in relay_commands() if words[0] in LOOKS}
+    assert {words[0] for words in run} == set(LOOKS)
+    for words in run:
+        result = invoke(*words)
+        assert result.exit_code == 0, f"relay {shlex.join(words)}: {result.stderr}"

@@ -351,3 +351,16 @@ def test_ctrl_c_stops_between_two_batches_and_says_how_far_it_came(
     assert stage.value("SELECT count(*) FROM outbox_audit") == said["changed"]
     assert "stopped: the others are as they were" in result.stderr
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+@pytest.mark.usefixtures("nowhere")
+def test_the_commands_work_through_a_pooler_in_transaction_mode(stage: Stage, pgbouncer: str) -> None:
+    park(stage, "a", "dead_letter", "dead_letter", "complete")
+    through = ("--database-url", pgbouncer)
+    assert done(invoke("retry", "--all", *through)) == "2 events were redriven\n"
+    assert done(invoke("skip", "--key", "a", "--reason", "x", *through)) == "2 events were skipped\n"
+    published = invoke("replay", "--all", "--publisher", "stdout", *through)
+    assert len(done(published).splitlines()) == 1
+    arguments = ("prune", "--older-than", "0s", "--dead-letters", "--yes", *through)
+    assert done(invoke(*arguments)).count("event deleted") == 1
+    assert stage.rows() == []

@@ -83,7 +83,7 @@ def _same(name: str, value: str | int) -> tuple[str, str]:
     return (name, str(value))
 
 
-_last_created: tuple[datetime, tuple[str, str]] = (datetime.min, ("created_at", ""))
+_last_created: tuple[datetime, tuple[str, str]] = (datetime.min.replace(tzinfo=UTC), ("created_at", ""))
 
 
 def _created(at: datetime) -> tuple[str, str]:

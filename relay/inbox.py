@@ -144,20 +144,17 @@ class Inbox:
             # A replay carries generations of long ago.
             mark["replay_id"] = validation.text("replay_id", replay_id)
             return "apply" if (yield self._accept_replay, mark) else "duplicate"
-        generation = None if fence is None else _generation(fence, key)
+        fenced: dict[str, Any] | None = None if fence is None else mark | _fence(fence, key)
         if not (yield self._accept, mark):
             return "duplicate"
-        if generation is None:
-            return "apply"
-        fenced = mark | {"key": validation.text("key", key), "generation": generation}
-        if (yield self._pass_fence, fenced):
+        if fenced is None or (yield self._pass_fence, fenced):
             return "apply"
         yield self._forget, mark
         yield self._park, fenced | _kept(message)
         return "stale"
 
 
-def _generation(fence: object, key: str | None) -> int:
+def _fence(fence: object, key: str | None) -> dict[str, Any]:
     if (
         not isinstance(fence, int)
         or isinstance(fence, bool)
@@ -166,7 +163,7 @@ def _generation(fence: object, key: str | None) -> int:
         raise InvalidEvent(f"fence = {fence!r} is no lease generation: pass int(headers['lease_generation'])")
     if key is None:
         raise InvalidEvent("fence needs the event's key: pass key=headers['partition_key'] with it")
-    return int(fence)
+    return {"key": validation.text("key", key), "generation": int(fence)}
 
 
 def _kept(message: Mapping[str, Any] | None) -> dict[str, Any]:

@@ -123,3 +123,12 @@ def test_an_inbox_accepts_once_through_django() -> None:
     for answer in (True, False):
         with transaction.atomic():
             assert inbox.accept(connection, "evt-1") is answer
+
+
+def test_an_inbox_knows_replays_and_fences_through_django() -> None:
+    inbox = Inbox("billing")
+    with transaction.atomic():
+        assert inbox.accept(connection, "evt-2", key="order:1", fence=9) is True
+        assert inbox.judge(connection, "evt-1", key="order:1", fence=5) == "stale"
+        assert inbox.accept(connection, "evt-2", replay_id="r1") is True
+        assert inbox.accept(connection, "evt-2", replay_id="r1") is False

@@ -1,0 +1,164 @@
+"""What the pages work out themselves: rates, latencies, groups of errors; and what a browser sends."""
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from relay.pause import Subject
+from relay.store.redrive import Filter
+from relay.web.params import (
+    Wrong,
+    action_of,
+    cursor_of,
+    duration_of,
+    filter_of,
+    query_of,
+    since_of,
+    subject_of,
+)
+from relay.web.reads import spans
+from relay.web.shape import merged
+from relay.web.trend import Trend, quantile
+
+
+def told(worker: str, at: float, delivered: int, now: float | None = None, **more: Any) -> dict[str, Any]:
+    tally = {
+        "at": at,
+        "published": {"delivered": delivered, **more},
+        "settled": {},
+        "confirmed": {"+Inf": delivered, "0.1": delivered},
+    }
+    return {"id": worker, "status": "alive", "tally": tally, "now": at if now is None else now}
+
+
+def test_two_tallies_of_a_worker_make_a_rate_and_workers_add_up() -> None:
+    trend = Trend()
+    trend.add([told("a", 10, 100), told("b", 11, 0)])
+    flow = trend.add([told("a", 12, 300, refused=4), told("b", 13, 50)])
+    assert flow.rates == {"delivered": 125.0, "unconfirmed": 0, "refused": 2.0}
+    assert flow.workers == {"a": 100.0, "b": 25.0}
+
+
+def test_a_rate_holds_until_the_next_tally_and_ends_when_it_repeats() -> None:
+    trend = Trend()
+    trend.add([told("a", 10, 0)])
+    trend.add([told("a", 12, 20)])
+    assert trend.add([told("a", 12, 20, now=13)]).rates["delivered"] == 10.0
+    assert trend.add([told("a", 14, 20)]).rates["delivered"] == 0.0
+
+
+def test_a_worker_that_is_dead_gone_or_silent_adds_nothing() -> None:
+    trend = Trend()
+    trend.add([told("a", 10, 0), told("b", 10, 0), told("c", 10, 0)])
+    trend.add([told("a", 12, 20), told("b", 12, 20), told("c", 12, 20)])
+    dead = told("b", 12, 20, now=13) | {"status": "dead"}
+    flow = trend.add([told("a", 12, 20, now=60), dead])
+    assert flow.rates["delivered"] == 0.0
+    assert trend.add([{"id": "d", "status": "alive", "tally": None, "now": 1.0}]).workers == {}
+
+
+def test_latency_is_read_off_the_histogram_between_its_bounds() -> None:
+    counts = {"0.1": 50, "1.0": 100, "+Inf": 100}
+    assert quantile(counts, 0.5) == pytest.approx(0.1)
+    assert quantile(counts, 0.75) == pytest.approx(0.55)
+    assert quantile({"0.1": 0, "+Inf": 10}, 0.5) == 0.1, "beyond the last bound nothing more is known"
+    assert quantile({}, 0.5) is None
+    assert quantile({"+Inf": 0}, 0.5) is None
+
+
+def group(
+    error: str | None, events: int = 1, event_type: str = "OrderPaid", status: str = "dead_letter"
+) -> dict[str, Any]:
+    at = datetime(2026, 7, 1, 12, events % 60, tzinfo=UTC)
+    return {
+        "event_type": event_type,
+        "status": status,
+        "error": error,
+        "events": events,
+        "keys": 1,
+        "first_at": at,
+        "last_at": at,
+        "event_id": f"e{events}",
+    }
+
+
+def test_errors_that_differ_in_numbers_are_one_group_named_by_what_they_share() -> None:
+    rows = [group("broker-1:9092 timed out after 3 s", 2), group("broker-2:9092 timed out after 3 s", 5)]
+    (found,) = merged(rows)
+    assert found["error"] == "broker-…:9092 timed out after 3 s"
+    assert found["contains"] == ":9092 timed out after 3 s"
+    assert all(found["contains"] in row["error"] for row in rows)
+    assert (found["events"], found["keys"], found["variants"], found["event_id"]) == (7, 2, 2, "e5")
+
+
+def test_a_group_of_one_error_keeps_it_whole() -> None:
+    (found,) = merged([group("record 17 has no currency", 3)])
+    assert found["error"] == found["contains"] == "record 17 has no currency"
+
+
+def test_other_types_statuses_and_words_are_other_groups() -> None:
+    rows = [
+        group("x 1"),
+        group("x 1", event_type="Other"),
+        group("x 1", status="failed"),
+        group("y 1"),
+        group(None),
+    ]
+    assert len(merged(rows)) == 5
+
+
+def test_buckets_are_told_as_runs() -> None:
+    assert spans([]) == []
+    assert spans([0, 1, 2, 5, 7, 8]) == [(0, 2), (5, 5), (7, 8)]
+
+
+def test_a_filter_that_means_everything_is_refused() -> None:
+    for body in ({}, {"ids": []}, {"status": ""}, {"key": "", "error": ""}, {"unknown": "x"}):
+        with pytest.raises(Wrong, match="name at least"):
+            filter_of(body)
+
+
+def test_a_filter_is_read_in_the_words_of_the_store() -> None:
+    body = {"status": "failed", "key": "order:1", "type": "OrderPaid", "error": "%", "ids": ["a"]}
+    assert filter_of(body) == Filter(
+        ids=("a",), status="failed", key="order:1", event_type="OrderPaid", error="%"
+    )
+
+
+@pytest.mark.parametrize(
+    "read, body",
+    [
+        (filter_of, {"ids": "abc"}),
+        (filter_of, {"ids": [1]}),
+        (filter_of, {"ids": ["x"] * 101}),
+        (filter_of, {"status": "gone"}),
+        (filter_of, {"key": "a\0b"}),
+        (action_of, {"action": "delete"}),
+        (action_of, {}),
+        (subject_of, {"scope": "host", "value": "x"}),
+        (subject_of, {"scope": "key"}),
+        (subject_of, {"scope": "key", "value": ""}),
+        (subject_of, {"scope": "key", "value": "x" * 256}),
+        (duration_of, {"for": "soon"}),
+        (duration_of, {"for": "0 s"}),
+        (duration_of, {"for": "1000 years"}),
+        (query_of, {"before": "drop"}),
+        (query_of, {"before": "yesterday 5"}),
+        (query_of, {"since": "soon"}),
+        (cursor_of, "infinity x"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_in_a_sentence(read: Any, body: Any) -> None:
+    with pytest.raises(Wrong):
+        read(body)
+
+
+def test_what_makes_sense_is_read() -> None:
+    assert subject_of({"scope": "all", "value": "ignored"}) == Subject("all", "")
+    assert subject_of({"scope": "key", "value": " order:1 "}) == Subject("key", "order:1")
+    assert duration_of({"for": "2h"}) == 7200
+    assert duration_of({"for": " "}) is None
+    assert since_of("2026-07-01T12:00") == datetime(2026, 7, 1, 12, tzinfo=UTC)
+    assert since_of("") is None
+    assert cursor_of("infinity 12") == "infinity 12"

@@ -1,6 +1,7 @@
 """`python -m examples.orders [relay] [service] [billing] [saga]`: the shop, or parts of it.
 
-Each part is a process of its own. Ctrl-C ends them all, each in its own good time.
+Each part is a process of its own, and is started again where somebody kills it. Ctrl-C ends them all, each in
+its own good time.
 """
 
 import os
@@ -42,12 +43,14 @@ def run(names: list[str]) -> None:
         shop = with_servers(Shop.from_environment(), directory, stack)
         prepare(shop)
         children = {name: start(name, shop, directory, stack) for name in names}
-        welcome(names, shop)
+        welcome(children, shop)
         try:
             while True:
                 interruption.sleep(0.1)
                 for name, child in children.items():
-                    require_running(name, child, directory)
+                    if was_killed(name, child, directory):
+                        children[name] = start(name, shop, directory, stack)
+                        say(f"{name} was killed, and is back as process {children[name].pid}")
         except Interrupted:
             say("the shop closes")
             for child in children.values():
@@ -78,15 +81,18 @@ def stop(name: str, child: Child) -> None:
         child.wait()
 
 
-def require_running(name: str, child: Child, directory: Path) -> None:
-    if (code := child.poll()) is not None:
+def was_killed(name: str, child: Child, directory: Path) -> bool:
+    """Whether it has to be started again. One that has failed by itself would fail again."""
+    code = child.poll()
+    if code is not None and code >= 0:
         said = (directory / f"{name}.log").read_text(errors="replace")[-LAST_WORDS:]
         raise RelayError(f"{name} ended by itself with exit code {code}\n{said}")
+    return code is not None
 
 
-def welcome(names: list[str], shop: Shop) -> None:
-    say(f"running: {', '.join(names)}; Ctrl-C ends it")
-    if "service" in names:
+def welcome(children: dict[str, Child], shop: Shop) -> None:
+    say(f"running, until Ctrl-C: {', '.join(f'{name} {child.pid}' for name, child in children.items())}")
+    if "service" in children:
         say(f"the shop: http://127.0.0.1:{os.environ.get('PORT', '8000')}/docs")
     new = {k: v for k, v in shop.environment().items() if os.environ.get(k) != v}
     if new:

@@ -66,4 +66,5 @@ class Shop:
             database_url=self.database_url,
             bootstrap_servers=self.kafka or "",
             topics=[self.source(name)],
+            config={"session.timeout.ms": 6000},  # how soon one that was killed is missed; 45 s by default
         )

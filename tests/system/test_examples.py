@@ -17,6 +17,7 @@ from typing import Any
 
 import httpx
 import pika
+import psutil
 import psycopg
 import pytest
 
@@ -85,6 +86,12 @@ class Example:
         self.directory = directory
         self.port = free_port()
 
+    def kill(self, *words: str) -> None:
+        """SIGKILL to the process with these words at the end of its command line."""
+        children = psutil.Process().children(recursive=True)
+        (found,) = [child for child in children if _words(child)[-len(words) :] == words]
+        found.kill()
+
     def command(self, *parts: str, environment: Mapping[str, str]) -> "subprocess.Popen[str]":
         inherited = {name: value for name, value in os.environ.items() if not name.startswith("RELAY_")}
         own = {"TMPDIR": str(self.directory), "PORT": str(self.port), "RELAY_HTTP": "127.0.0.1:0"}
@@ -115,6 +122,13 @@ class Example:
         assert [code for code, _, _ in endings] == [0] * len(started), endings
         assert "Traceback" not in "".join(errors for _, _, errors in endings)
         wait_until(lambda: not list(self.directory.iterdir()), what="everything is tidied up")
+
+
+def _words(process: psutil.Process) -> tuple[str, ...]:
+    try:
+        return tuple(process.cmdline())
+    except psutil.Error:  # it is gone
+        return ()
 
 
 def _end(process: "subprocess.Popen[str]") -> tuple[int, str, str]:
@@ -240,6 +254,11 @@ def test_each_part_runs_by_itself_on_rabbitmq(example: Example, empty_database: 
     }
     with example.running(("relay",), ("service",), ("billing",), ("saga",), **environment) as shop:
         go_shopping(shop, empty_database)
+        example.kill("relay", "run")
+        example.kill("examples.orders.billing")
+        order_id = shop.place()
+        assert shop.post(f"/orders/{order_id}/pay").is_success
+        wait_until(lambda: shop.show(order_id)["ledger"] == [1250], what="what was killed is back")
     channel = pika.BlockingConnection(pika.URLParameters(rabbitmq)).channel()
     queues = [f"{environment['SHOP_NAME']}.{consumer}" for consumer in ("billing", "saga")]
     left = [channel.queue_declare(queue, passive=True).method.message_count for queue in queues]

@@ -32,7 +32,8 @@ def debezium(cache: Path) -> Path:
     here = sorted(cache.glob("debezium-server-*"))
     if here:
         return here[-1]
-    version = _newest_debezium()
+    with urllib.request.urlopen(f"{DEBEZIUM}/maven-metadata.xml", timeout=60) as answer:
+        version = newest_debezium(answer.read().decode())
     return _once(cache / f"debezium-server-{version}", lambda to: _unpack_debezium(version, to))
 
 
@@ -97,10 +98,9 @@ def _pip(requirement: str, to: Path) -> None:
     )
 
 
-def _newest_debezium() -> str:
-    with urllib.request.urlopen(f"{DEBEZIUM}/maven-metadata.xml", timeout=60) as answer:
-        text = answer.read().decode()
-    found = re.findall(r"<version>(3\.(\d+)\.(\d+)\.Final)</version>", text)
+def newest_debezium(metadata: str) -> str:
+    """Of the final releases of 3.x that Maven's metadata lists."""
+    found = re.findall(r"<version>(3\.(\d+)\.(\d+)\.Final)</version>", metadata)
     if not found:
         raise ServerError("Maven Central has no final Debezium Server 3.x.")
     newest: str = max(found, key=lambda each: (int(each[1]), int(each[2])))[0]

@@ -49,7 +49,7 @@ def main() -> int:
         for number in range(options.rounds):
             for measurement in measurements:
                 note(f"round {number + 1} of {options.rounds}: {measurement.title}")
-                run = _quiet(measurement, options.noise, thrown_away)
+                run = quietest(measurement, options.noise, thrown_away)
                 kept.setdefault(measurement.title, []).append(run)
                 note(f"  {_short(run)}")
     drains = {title.removeprefix("drain: "): runs for title, runs in kept.items() if "drain: " in title}
@@ -75,7 +75,7 @@ def warm_up(broker: Broker, version: int) -> None:
     measuring.drain(OutboxRelay(), version, broker, 100_000)
 
 
-def _quiet(measurement: Measurement, limit: float, thrown_away: list[dict[str, Any]]) -> Run:
+def quietest(measurement: Measurement, limit: float, thrown_away: list[dict[str, Any]]) -> Run:
     """The run, or the quietest of several where others were busy in all of them."""
     tries: list[Run] = []
     while len(tries) <= REPEATS:

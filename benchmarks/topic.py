@@ -72,7 +72,7 @@ class Topic:
             for message in messages:
                 headers: dict[str, Any] = dict(message.headers() or [])
                 key: Any = headers.get("partition_key") or message.key()
-                arrivals.found.append(Found(key.decode(), _number(headers["position"])))
+                arrivals.found.append(Found(key.decode(), header_number(headers["position"])))
                 arrivals.at.append(message.timestamp()[1] / 1000)
             left -= len(messages)
         return arrivals
@@ -83,7 +83,7 @@ class Topic:
         admin.delete_topics([self.name])[self.name].result(30)
 
 
-def _number(header: bytes) -> int:
+def header_number(header: bytes) -> int:
     """Debezium writes headers as JSON, with their schema unless told otherwise."""
     value = json.loads(header)
     return int(value["payload"] if isinstance(value, dict) else value)

@@ -20,6 +20,7 @@ from relay.settings import Settings
 
 ROUNDS = 3
 EVENTS = 20_000
+BYTES = 64 * 2**20
 SINGLES = 300
 
 
@@ -37,7 +38,9 @@ def client_figure(settings: Settings, plan: Plan, broker: Broker) -> dict[str, A
         return None
     with broker.place() as place:
         mine = settings.model_copy(update={"destination": place.name})
-        batches = _batches(place.name, min(plan.events, EVENTS), mine.batch_size, plan.payload_bytes)
+        events = min(plan.events, EVENTS, max(1, BYTES // plan.payload_bytes))
+        size = min(mine.batch_size, max(1, mine.claim_bytes // plan.payload_bytes))
+        batches = _batches(place.name, events, size, plan.payload_bytes)
         raw = _raw_client(mine)
         publisher = make_publisher(mine)
         try:

@@ -17,6 +17,7 @@ from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-def
 
 SECONDS = 15.0
 FIRST_SECONDS = 5.0
+USUAL_LIMIT = 1_000_000  # bytes of a message
 READ_SECONDS = 60.0
 BY_DEFAULT = -1  # as many replicas as the cluster gives by itself
 
@@ -36,6 +37,8 @@ class KafkaBench:
         self._servers = servers
         self._partitions = plan.partitions
         self._existing = plan.destination
+        large = plan.payload_bytes > USUAL_LIMIT // 2
+        self._topic_config = {"max.message.bytes": str(plan.payload_bytes * 2)} if large else {}
         self._admin = AdminClient(self._config)
         self.process = self._local_process()
 
@@ -54,7 +57,9 @@ class KafkaBench:
             yield Topic(self._config, self._existing, self._ends(self._existing))
             return
         name = f"relay-bench-{secrets.token_hex(4)}"
-        wanted = NewTopic(name, num_partitions=self._partitions, replication_factor=BY_DEFAULT)
+        wanted = NewTopic(
+            name, num_partitions=self._partitions, replication_factor=BY_DEFAULT, config=self._topic_config
+        )
         try:
             self._admin.create_topics([wanted], request_timeout=SECONDS)[name].result(2 * SECONDS)
         except (KafkaException, TimeoutError) as error:

@@ -25,8 +25,9 @@ class Plan:
     poison_backlog: int = 0  # events behind one that can never be published
     held_transaction: bool = False
     backlog: int = 0  # rows that wait when the drain begins; 0: as many as are drained
-    rate: float = 500.0  # of the steady load, single commits a second
+    rate: float = 500.0  # of the steady load, events a second
     seconds: float = 30.0  # of the steady load; 0: none
+    per_commit: int = 1  # events of the steady load
     ceilings: bool = True
     partitions: int = 12
     destination: str | None = None  # an existing one; None: the bench makes its own

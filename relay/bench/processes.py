@@ -40,10 +40,11 @@ class Child:
         stat = read_stat(self.pid)
         return stat.cpu if stat else 0.0
 
-    def receive(self, seconds: float | None = None) -> Any:
-        """The next message; what the process failed with is raised."""
+    def receive(self, seconds: float | None = None, meanwhile: Callable[[], None] = lambda: None) -> Any:
+        """The next message; what the process failed with is raised. `meanwhile` is called while waiting."""
         deadline = None if seconds is None else monotonic() + seconds
         while not self._pipe.poll(0.2):
+            meanwhile()
             if deadline is not None and monotonic() > deadline:
                 raise RelayError(f"a process of the bench did not answer in {seconds:.0f} s")
         try:

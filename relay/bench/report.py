@@ -95,7 +95,7 @@ def _client(client: dict[str, Any], ascii_only: bool) -> Iterator[str]:
 
 def _steady(steady: dict[str, Any], ascii_only: bool) -> Iterator[str]:
     yield ""
-    yield f"steady load: {steady['events']:,} single commits at {steady['events_per_second']}/s"
+    yield f"steady load: {steady['events']:,} events, {steady['events_per_second']}/s"
     rows: list[Sequence[str]] = [("milliseconds", "p50", "p99", "p99.9", "max")]
     for title, name in (
         ("commit acknowledged to writer → confirmed", "commit_to_confirm_ms"),
@@ -106,9 +106,27 @@ def _steady(steady: dict[str, Any], ascii_only: bool) -> Iterator[str]:
     yield from _columns(rows)
     if "ratio_of_client" in steady:
         yield f"  p50 is {steady['ratio_of_client']} x the bare client's for one message"
+    yield from _over_time(steady["over_time"], ascii_only)
     top = max((count for _, count in steady["histogram_ms"]), default=0)
     for bound, count in steady["histogram_ms"]:
         yield f"  ≤ {bound:8g} ms  {count:7,}  {bar(count, top, WIDTH, ascii_only=ascii_only)}".rstrip()
+
+
+def _over_time(slices: Sequence[dict[str, Any]], ascii_only: bool) -> Iterator[str]:
+    times = [each["commit_to_confirm_ms"] for each in slices if each["commit_to_confirm_ms"]]
+    series = {
+        "p50 over time, ms": [each["p50"] for each in times],
+        "p99 over time, ms": [each["p99"] for each in times],
+        "table, MiB": [each["table_bytes"] / 2**20 for each in slices],
+        "indexes, MiB": [each["index_bytes"] / 2**20 for each in slices],
+    }
+    rows: list[Sequence[str]] = [
+        (f"  {name}", sparkline(values, ascii_only=ascii_only), f"{min(values):.1f} to {max(values):.1f}")
+        for name, values in series.items()
+        if values
+    ]
+    if rows:
+        yield from _columns(rows)
 
 
 def _checked(verdict: dict[str, Any]) -> str:

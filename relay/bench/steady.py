@@ -13,6 +13,8 @@ from pathlib import Path
 from time import monotonic, sleep
 from typing import Any
 
+from psycopg import sql
+
 from relay.bench.checker import Verdict, check
 from relay.bench.child import Done
 from relay.bench.child import main as child_main
@@ -30,6 +32,8 @@ from relay.store.sqltext import fill
 CATCH_UP_SECONDS = 60.0
 # The load runs for so long before anything counts: clients connect, caches fill.
 WARM_UP_SECONDS = 2.0
+SLICES = 20
+SIZES = "SELECT pg_table_size(%s), pg_indexes_size(%s)"
 INSERT = """
 INSERT INTO {outbox} (partition_key, event_type, payload) VALUES (%s, %s, %s::jsonb) RETURNING id
 """
@@ -53,7 +57,8 @@ def steady(site: Site, plan: Plan) -> tuple[dict[str, Any], Verdict]:
             writer.send("go")
             sleep(WARM_UP_SECONDS)
             before, relay_before, writer_before = site.meter.read(), _cpu(processes), writer.cpu()
-            commits: list[Commits] = writer.receive(plan.seconds + CATCH_UP_SECONDS)
+            sizes = _Sizes(site, plan.seconds)
+            commits: list[Commits] = writer.receive(plan.seconds + CATCH_UP_SECONDS, sizes.look)
             _wait_until_published(site)
             after, relay_cpu = site.meter.read(), _cpu(processes) - relay_before
             writer_cpu = writer.cpu() - writer_before
@@ -66,23 +71,28 @@ def steady(site: Site, plan: Plan) -> tuple[dict[str, Any], Verdict]:
         verdict = check(title, site.broker.source, committed, left, found_by(jobs, done, entries, place))
     rss = max((each.peak_rss for each in done if each.peak_rss), default=None)
     cost = site.meter.cost(before, after, relay_cpu, rss, besides=writer_cpu)
-    figure = _figure(plan, commits, entries, before.at)
+    figure = _figure(plan, commits, entries, before.at, sizes.seen)
     return figure | costs(cost, figure["events"]), verdict
 
 
-def _figure(plan: Plan, commits: Sequence[Commits], entries: Sequence[Entry], since: float) -> dict[str, Any]:
-    """Of what was committed since then."""
+def _figure(
+    plan: Plan,
+    commits: Sequence[Commits],
+    entries: Sequence[Entry],
+    since: float,
+    sizes: Sequence[tuple[float, int, int]],
+) -> dict[str, Any]:
+    """Of what was committed since then and confirmed; what was not, the check counts as lost."""
     confirmed: dict[int, float] = {}
     for entry in entries:
         for position in entry.positions:
             confirmed.setdefault(position, entry.at)
-    from_commit, from_send, acknowledged = [], [], array("d")
+    from_commit, from_send, acknowledged = array("d"), array("d"), array("d")
     for each in commits:
         for position, sent, committed in zip(each.positions, each.sent, each.acknowledged, strict=True):
-            if committed < since:
-                continue
-            acknowledged.append(committed)
-            if (at := confirmed.get(position)) is not None:
+            at = confirmed.get(position)
+            if committed >= since and at is not None:
+                acknowledged.append(committed)
                 from_commit.append(at - committed)
                 from_send.append(at - sent)
     took = max(acknowledged, default=0.0) - min(acknowledged, default=0.0)
@@ -95,7 +105,52 @@ def _figure(plan: Plan, commits: Sequence[Commits], entries: Sequence[Entry], si
         "commit_to_confirm_ms": latency(from_commit),
         "insert_to_confirm_ms": latency(from_send),
         "histogram_ms": histogram(from_commit),
+        "over_time": _over_time(acknowledged, from_commit, since, sizes),
     }
+
+
+def _over_time(
+    acknowledged: "array[float]",
+    latencies: "array[float]",
+    since: float,
+    sizes: Sequence[tuple[float, int, int]],
+) -> list[dict[str, Any]]:
+    """Latency in equal slices of the time, with the sizes of the table at the end of each."""
+    if not sizes:
+        return []
+    width = (sizes[-1][0] - since) / len(sizes)
+    slices: list[list[float]] = [[] for _ in sizes]
+    for at, seconds in zip(acknowledged, latencies, strict=True):
+        slices[min(int((at - since) / width), len(slices) - 1)].append(seconds)
+    return [
+        {
+            "until_second": round(at - since, 1),
+            "commit_to_confirm_ms": latency(values),
+            "table_bytes": table,
+            "index_bytes": indexes,
+        }
+        for values, (at, table, indexes) in zip(slices, sizes, strict=True)
+    ]
+
+
+class _Sizes:
+    """Of the outbox, at the ends of equal slices of the time."""
+
+    def __init__(self, site: Site, seconds: float) -> None:
+        self._site = site
+        self._step = seconds / SLICES
+        self._next = monotonic() + self._step
+        self.seen: list[tuple[float, int, int]] = []
+
+    def look(self) -> None:
+        if monotonic() < self._next or len(self.seen) == SLICES:
+            return
+        row = self._site.conn.execute(
+            SIZES, [sql.Identifier(*self._site.name.parts()).as_string(None)] * 2
+        ).fetchone()
+        assert row is not None
+        self.seen.append((monotonic(), *row))
+        self._next += self._step
 
 
 def _cpu(processes: Sequence[Child]) -> float:

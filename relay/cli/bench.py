@@ -38,6 +38,7 @@ Examples:
   relay bench --poison-backlog 200000                 one key blocked, that many events behind it
   relay bench --held-transaction --seconds 600        somebody holds a transaction open
   relay bench --events 100000 --backlog 10000000      a deep backlog
+  relay bench --no-ceilings --rate 5000 --per-commit 10 --seconds 3600    does the table grow?
 """
 
 
@@ -64,8 +65,9 @@ def bench(
         bool, typer.Option("--held-transaction", help="also drain while a transaction is held open")
     ] = False,
     backlog: Annotated[int, typer.Option(min=0, help="also drain --events out of a backlog of so many")] = 0,
-    rate: Annotated[float, typer.Option(min=1.0, help="commits a second of the steady load")] = 500.0,
+    rate: Annotated[float, typer.Option(min=1.0, help="events a second of the steady load")] = 500.0,
     seconds: Annotated[float, typer.Option(min=0.0, help="length of the steady load; 0: none")] = 30.0,
+    per_commit: Annotated[int, typer.Option(min=1, help="events in each commit of it")] = 1,
     no_ceilings: Annotated[
         bool, typer.Option("--no-ceilings", help="leave out the raw loop and the bare client")
     ] = False,
@@ -97,6 +99,7 @@ def bench(
         backlog=backlog,
         rate=rate,
         seconds=seconds,
+        per_commit=per_commit,
         ceilings=not no_ceilings,
         partitions=partitions,
         destination=destination,

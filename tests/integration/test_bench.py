@@ -17,7 +17,7 @@ from tests.system.relays import wait_until
 
 __all__ = ["nowhere"]
 
-SMALL = ("--events", "2000", "--keys", "200", "--rate", "100", "--seconds", "1", "--json")
+SMALL = ("--events", "2000", "--keys", "200", "--rate", "100", "--seconds", "2", "--json")
 FIGURE = {
     "name": str,
     "workers": int,
@@ -46,6 +46,7 @@ STEADY = {
     "commit_to_confirm_ms": dict,
     "insert_to_confirm_ms": dict,
     "histogram_ms": list,
+    "over_time": list,
 }
 
 
@@ -85,6 +86,8 @@ def test_figures_ceilings_and_checks_are_complete_without_a_broker(nowhere: Path
     assert result["figures"][3]["ratio_of_plain"] > 0
     of_form(result["steady"], STEADY)
     assert result["steady"]["commit_to_confirm_ms"].keys() == {"p50", "p99", "p99_9", "max"}
+    assert len(result["steady"]["over_time"]) > 0
+    of_form(result["steady"]["over_time"][0], {"table_bytes": int, "index_bytes": int})
     assert result["client"] is None
     assert [check["lost"] for check in result["checks"]] == [0, 0, 0, 0]
     assert [check["inverted"] for check in result["checks"]] == [0, 0, 0, 0]

@@ -210,7 +210,7 @@ def tls_port() -> int:
 
 @pytest.fixture(scope="module")
 def node(authority: Authority, tls_port: int) -> Iterator[RabbitNode]:
-    settings = {
+    settings: dict[str, str | int] = {
         "listeners.ssl.default": tls_port,
         "ssl_options.cacertfile": str(authority.ca),
         "ssl_options.certfile": str(authority.certificate),

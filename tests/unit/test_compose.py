@@ -165,6 +165,17 @@ def test_secrets_are_made_once(tmp_path: Path) -> None:
     assert first["postgres_password"].strip() in first["database_url"]
 
 
+def test_what_the_readme_says_is_there() -> None:
+    text = (COMPOSE / "README.md").read_text()
+    named = re.findall(r"(?:exec|stop|start|--scale) (\w+)", text)
+    assert named
+    assert set(named) <= SERVICES.keys()
+    published = {port.split(":")[1] for service in SERVICES.values() for port in service.get("ports", [])}
+    assert set(re.findall(r"localhost:(\d+)", text)) <= published
+    made = (COMPOSE / "secrets.sh").read_text()
+    assert all(f"make {secret} " in made for secret in re.findall(r"cat compose/secrets/(\w+)", text))
+
+
 # The image
 
 
@@ -222,6 +233,20 @@ def test_what_the_image_copies_exists() -> None:
             words = [word for word in shlex.split(step) if not word.startswith("--chmod")]
             if not words[0].startswith("--from"):
                 assert all((ROOT / source).exists() for source in words[:-1]), step
+
+
+def test_what_the_image_copies_is_all_that_is_sent_to_be_built() -> None:
+    lines = (COMPOSE / "Dockerfile.dockerignore").read_text().splitlines()
+    assert lines[1] == "*"
+    sent = {line.removeprefix("!") for line in lines if line.startswith("!")}
+    copied = {
+        source.rstrip("/")
+        for stage in stages()
+        for step in stage.of("COPY")
+        if not step.startswith("--from")
+        for source in [word for word in shlex.split(step) if not word.startswith("--")][:-1]
+    }
+    assert {source.removesuffix("/entrypoint") for source in copied} == sent
 
 
 def test_the_wheel_builds_from_what_the_image_copies(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ class Scan:
     later: tuple[datetime, int] = THE_PAST  # last row looked at among those that waited
     later_rests: bool = False  # keys that waited filled the last claim: the next is for fresh ones alone
     laps: int = 0  # how often it came around the buckets
+    idle: bool = False  # the last look found nothing at all
     width: int = BUCKETS_PER_CLAIM  # how many buckets the next claim is likely to need
 
     def copy(self) -> "Scan":

@@ -18,7 +18,7 @@ from psycopg.pq import TransactionStatus
 from relay.errors import Overtaken
 from relay.event import Event
 from relay.pause import Subject
-from relay.scan import BUCKETS_PER_CLAIM, THE_PAST, Scan, next_owned, reach
+from relay.scan import BUCKETS, BUCKETS_PER_CLAIM, THE_PAST, Scan, next_owned, reach
 from relay.store import claim_sql
 from relay.store.claim_sql import (
     CLAIM,
@@ -27,7 +27,7 @@ from relay.store.claim_sql import (
     LATER_ROWS_PER_CLAIM,
     LOCK,
 )
-from relay.store.connection import Table, localise
+from relay.store.connection import StoreConnection, Table, localise
 from relay.store.sqltext import fill, regclass, verbatim
 
 
@@ -95,6 +95,7 @@ class Claiming:
             MAY_BE_PLAIN="false",
         )
         self._owned: list[int] | None = None
+        self._owned_text: str | None = None
         self._fixed: dict[str, Any] = {
             "namespace": table.bucket_locks,
             "worker": worker,
@@ -103,13 +104,18 @@ class Claiming:
 
     def watch(self, buckets: Sequence[int] | None) -> None:
         """Look into these buckets only, from the next claim on; None: into all of them."""
-        self._owned = None if buckets is None else next_owned(buckets)
+        everything = buckets is None or len(buckets) == BUCKETS
+        self._owned = None if everything else next_owned(buckets or ())
+        # Written out once: a list would be at every claim.
+        self._owned_text = None if self._owned is None else f"{{{','.join(map(str, self._owned))}}}"
 
     def claim(self, conn: Connection[Any], scan: Scan, limits: Limits) -> Look:
         """Claim what is due, from where `scan` stands, and move it on.
 
         The connection must be in autocommit mode: the transaction here is the claim's own.
         """
+        if scan.idle and (look := self._glance(conn, scan, limits)):
+            return look
         conn.execute("BEGIN ISOLATION LEVEL READ COMMITTED")
         try:
             localise(conn)
@@ -121,18 +127,24 @@ class Claiming:
             raise
         return look
 
+    def _glance(self, conn: Connection[Any], scan: Scan, limits: Limits) -> Look | None:
+        """In one statement: nothing to claim, as the last time. None: there may be something."""
+        if isinstance(conn, StoreConnection) and conn.pooled:
+            return None  # its settings hold in transactions only
+        places = self._lock_buckets(conn, scan.copy(), everywhere=limits.everywhere)
+        if not places.empty:
+            return None
+        scan.pass_over([])
+        return Look(None, 0, **_steering(places))
+
     def _look(self, conn: Connection[Any], scan: Scan, limits: Limits) -> Look:
         places = self._lock_buckets(conn, scan, everywhere=limits.everywhere)
+        scan.idle = places.empty
         looked = [bucket for bucket in places.fresh if bucket in places.locked]
         if not looked:
             scan.pass_over(places.fresh)
-        breakers = [pause for pause in places.pauses if pause.breaker]
-        steering: dict[str, Any] = {
-            "breakers": len(breakers),
-            "probes": tuple(pause.subject for pause in breakers if pause.due),
-        }
         if not places.locked:
-            return Look(None, len(places.fresh), len(places.fresh), places.more_later, **steering)
+            return Look(None, len(places.fresh), len(places.fresh), places.more_later, **_steering(places))
         rows = self._take(conn, scan, limits, places, looked)
         header: dict[str, Any] = next(row for row in rows if not row.generation).headers  # type: ignore[assignment]
         events = [row for row in rows if row.generation]
@@ -149,7 +161,7 @@ class Claiming:
             full or places.more_later,
             header["lost_once"],
             header["lost_more"],
-            **steering,
+            **_steering(places),
         )
 
     def _lock_buckets(self, conn: Connection[Any], scan: Scan, *, everywhere: bool) -> "_Places":
@@ -161,7 +173,7 @@ class Claiming:
                 self._fixed
                 | {
                     "start": scan.start,
-                    "owned": owned,
+                    "owned": None if everywhere else self._owned_text,
                     "buckets": scan.width,
                     "later_buckets": BUCKETS_PER_CLAIM,
                     "later_at": scan.later[0],
@@ -220,11 +232,23 @@ class _Places(NamedTuple):
     more_later: bool
     pauses: list["_Pause"]
 
+    @property
+    def empty(self) -> bool:
+        return not self.fresh and not self.later_keys and not self.more_later
+
 
 class _Pause(NamedTuple):
     subject: Subject
     breaker: bool
     due: bool | None  # of a breaker: it is time to probe
+
+
+def _steering(places: _Places) -> dict[str, Any]:
+    breakers = [pause for pause in places.pauses if pause.breaker]
+    return {
+        "breakers": len(breakers),
+        "probes": tuple(pause.subject for pause in breakers if pause.due),
+    }
 
 
 def _event_row(cursor: Any) -> Callable[[Sequence[Any]], Event]:

@@ -15,9 +15,11 @@ from relay.store.sqltext import fill
 
 FLAG_SECONDS = 2.0
 
+# The flag may be lost in a crash of the server: nobody is asleep then.
 RAISE_FLAG = """
+WITH unsynchronised AS MATERIALIZED (SELECT set_config('synchronous_commit', 'off', true))
 UPDATE {wake} SET asleep_until = clock_timestamp() + %(seconds)s * interval '1 second'
-WHERE asleep_until < clock_timestamp() + %(seconds)s / 2 * interval '1 second'
+FROM unsynchronised WHERE asleep_until < clock_timestamp() + %(seconds)s / 2 * interval '1 second'
 """
 
 
@@ -37,10 +39,7 @@ class Alarm:
         now = monotonic()
         if now < self._flag_until:
             return False
-        with conn.transaction():
-            # The flag may be lost in a crash of the server: nobody is asleep then.
-            conn.execute("SET LOCAL synchronous_commit = off")
-            conn.execute(self._raise_flag, {"seconds": FLAG_SECONDS})
+        conn.execute(self._raise_flag, {"seconds": FLAG_SECONDS})
         self._flag_until = now + FLAG_SECONDS / 2
         return True
 

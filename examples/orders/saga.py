@@ -87,6 +87,8 @@ STEPS = (
     Step("ChargeCard", charge, "RefundCard", refund),
     Step("ShipOrder", ship, "", lambda *_: None),  # the last one is never undone
 )
+DOING = {step.name: place for place, step in enumerate(STEPS)}
+UNDOING = {step.undo_name: place for place, step in enumerate(STEPS[:-1])}
 
 
 @dataclass(frozen=True)
@@ -121,13 +123,13 @@ def start(session: Any, saga_id: int, order_id: int) -> None:
 
 def handle(conn: Connection[Any], message: Message) -> None:
     run = Run(conn, message.payload["saga_id"], message.payload["order_id"])
-    for place, step in enumerate(STEPS):
-        if message.event_type == step.name:
-            forward(run, place)
-        elif message.event_type == step.undo_name:
-            step.undo(conn, run.order_id)
-            run.note(step.undo_name)
-            back(run, place)
+    if message.event_type in DOING:
+        forward(run, DOING[message.event_type])
+    elif message.event_type in UNDOING:
+        place = UNDOING[message.event_type]
+        STEPS[place].undo(conn, run.order_id)
+        run.note(message.event_type)
+        back(run, place)
 
 
 def forward(run: Run, place: int) -> None:

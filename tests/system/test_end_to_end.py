@@ -32,7 +32,7 @@ from tests.system.relays import ROOT, RelayProcess, wait_until
 
 SEED = int(os.environ.get("RELAY_TEST_SEED") or time.time_ns() % 1_000_000)
 MUTANT = os.environ.get("RELAY_TEST_MUTANT", "").split()  # what billing gets wrong: see crediting.py
-FAULT_SECONDS = 8.0
+FAULT_SECONDS = 6.0
 LONGEST_SECONDS = 90.0  # until the faults have bitten
 TILLS = 2
 PAUSE_SECONDS = 0.15

@@ -94,7 +94,7 @@ class Example:
 
     def command(self, *parts: str, environment: Mapping[str, str]) -> "subprocess.Popen[str]":
         inherited = {name: value for name, value in os.environ.items() if not name.startswith("RELAY_")}
-        own = {"TMPDIR": str(self.directory), "PORT": str(self.port), "RELAY_HTTP": "127.0.0.1:0"}
+        own = {"TMPDIR": str(self.directory), "PORT": str(self.port)}
         return subprocess.Popen(
             [sys.executable, "-m", "examples.orders", *parts],
             cwd=ROOT,

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from psycopg import Connection, sql
+from psycopg.errors import InsufficientPrivilege
 
 from relay.bench.plan import EVENT_TYPE, KEY_TYPE, POISON_KEY, POISON_TYPE, Plan, cumulated
 from relay.errors import RelayError
@@ -38,7 +39,15 @@ def bench_outbox(url: str) -> Iterator[TableName]:
     name = TableName(schema, "outbox")
     with connect(url, "bench") as conn:
         # Not IF NOT EXISTS: what is there already is somebody's.
-        conn.execute(sql.SQL("CREATE SCHEMA {}").format(sql.Identifier(schema)))
+        try:
+            conn.execute(sql.SQL("CREATE SCHEMA {}").format(sql.Identifier(schema)))
+        except InsufficientPrivilege as error:
+            grant = sql.SQL("GRANT CREATE ON DATABASE {} TO {}").format(
+                sql.Identifier(conn.info.dbname), sql.Identifier(conn.info.user)
+            )
+            raise RelayError(
+                f"the bench may not make a schema of its own: {grant.as_string(None)}; or use another"
+            ) from error
         try:
             migrate(conn, name)
             yield name

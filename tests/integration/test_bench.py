@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import psycopg
 import pytest
@@ -200,6 +201,19 @@ def test_a_broker_that_is_not_there_is_told_in_a_sentence(nowhere: Path, databas
         )
     )
     assert said.startswith("Kafka at 127.0.0.1:1 does not answer")
+
+
+def test_who_may_not_make_a_schema_is_told_what_to_grant(nowhere: Path, database: str) -> None:
+    role = f"bench_{os.urandom(4).hex()}"
+    with psycopg.connect(database, autocommit=True) as conn:
+        conn.execute(f"CREATE ROLE {role} LOGIN".encode())
+        try:
+            url = urlsplit(database)
+            mine = url._replace(netloc=f"{role}@{url.hostname}:{url.port}").geturl()
+            said = failure(relay("bench", "--database-url", mine, "--publisher", "memory", *SMALL))
+        finally:
+            conn.execute(f"DROP ROLE {role}".encode())
+    assert f'GRANT CREATE ON DATABASE "{url.path[1:]}" TO "{role}"' in said
 
 
 def _topics(kafka: Kafka) -> set[str]:

@@ -230,47 +230,57 @@ def test_no_command_shows_a_secret(database: str, nowhere: Path, monkeypatch: py
         clean(result.stdout + result.stderr)
 
 
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        {"RELAY_DATABASE_URL": f"postgresql://u:{SECRETS['database']}@127.0.0.1:{{port}}/db"},
-        {"RELAY_DATABASE_URL": f"postgresql://u:{SECRETS['database']}@127.0.0.1:not-a-port/db"},
-        {"RELAY_DATABASE_URL": f"host=127.0.0.1 port={{port}} password='{SECRETS['database']} x"},
-        {"RELAY_DATABASE_URL": f"host=127.0.0.1 port={{port}} password={SECRETS['database']} nonsense=1"},
-        {"RELAY_PUBLISHER": "rabbitmq", "RELAY_RABBITMQ__URL": f"amqq://u:{SECRETS['rabbitmq']}@h/"},
-        {"RELAY_PUBLISHER": "rabbitmq", "RELAY_RABBITMQ__URL": f"amqp://u:{SECRETS['rabbitmq']}@h:x/"},
-        {"RELAY_RABBITMQ": SECRETS["rabbitmq"]},
-        {"RELAY_RABBITMQ__PASSWORD": SECRETS["rabbitmq"]},
-        {"RELAY_PUBLISHER": "kafka", "RELAY_KAFKA__CONFIG": json.dumps({"sasl.password": [SECRETS["sasl"]]})},
-        {"RELAY_PUBLISHER": "kafka", "RELAY_KAFKA__CONFIG": f"{{'sasl.password': '{SECRETS['sasl']}'}}"},
-        {"RELAY_PUBLISHER": "kafka", "RELAY_KAFKA__CONFIG": json.dumps({"sasl.pasword": SECRETS["sasl"]})},
-        {
-            "RELAY_PUBLISHER": "kafka",
-            "RELAY_KAFKA__CONFIG": json.dumps({"ssl.key.pem": SECRETS["key"], "security.protocol": "ssl"}),
-        },
-        {"RELAY_PUBLISHER": "webhook", "RELAY_DESTINATION": f"ftp://h/{SECRETS['path']}"},
-        {"RELAY_PUBLISHER": "webhook", "RELAY_DESTINATION": f"https://h/{{{SECRETS['path']}"},
-        {"RELAY_WEBHOOK__SECRET": json.dumps({"no host": SECRETS["webhook"]}), "RELAY_PUBLISHER": "webhook"},
-        {"RELAY_WEBHOOK__SECRET": json.dumps([SECRETS["webhook"]])},
-        {"RELAY_HTTP_TOKEN": SECRETS["http"], "RELAY_OPERATOR_TOKEN": SECRETS["http"]},
-        {"RELAY_HTTP_TOKEN": SECRETS["http"][:15]},
-        {"RELAY_PUBLISHER_OPTIONS": SECRETS["plugin"]},
-    ],
-    ids="-".join,
-)
-@pytest.mark.parametrize("arguments", [["run"], ["doctor", "--json"]], ids=["run", "doctor"])
+MISTAKES = [
+    {"RELAY_DATABASE_URL": f"postgresql://u:{SECRETS['database']}@127.0.0.1:{{port}}/db"},
+    {"RELAY_DATABASE_URL": f"postgresql://u:{SECRETS['database']}@127.0.0.1:not-a-port/db"},
+    {"RELAY_DATABASE_URL": f"host=127.0.0.1 port={{port}} password='{SECRETS['database']} x"},
+    {"RELAY_DATABASE_URL": f"host=127.0.0.1 port={{port}} password={SECRETS['database']} nonsense=1"},
+    {"RELAY_PUBLISHER": "rabbitmq", "RELAY_RABBITMQ__URL": f"amqq://u:{SECRETS['rabbitmq']}@h/"},
+    {"RELAY_PUBLISHER": "rabbitmq", "RELAY_RABBITMQ__URL": f"amqp://u:{SECRETS['rabbitmq']}@h:x/"},
+    {"RELAY_RABBITMQ": SECRETS["rabbitmq"]},
+    {"RELAY_RABBITMQ__PASSWORD": SECRETS["rabbitmq"]},
+    {"RELAY_PUBLISHER": "kafka", "RELAY_KAFKA__CONFIG": json.dumps({"sasl.password": [SECRETS["sasl"]]})},
+    {"RELAY_PUBLISHER": "kafka", "RELAY_KAFKA__CONFIG": f"{{'sasl.password': '{SECRETS['sasl']}'}}"},
+    {"RELAY_PUBLISHER": "kafka", "RELAY_KAFKA__CONFIG": json.dumps({"sasl.pasword": SECRETS["sasl"]})},
+    {
+        "RELAY_PUBLISHER": "kafka",
+        "RELAY_KAFKA__CONFIG": json.dumps({"ssl.key.pem": SECRETS["key"], "security.protocol": "ssl"}),
+    },
+    {"RELAY_PUBLISHER": "webhook", "RELAY_DESTINATION": f"ftp://h/{SECRETS['path']}"},
+    {"RELAY_PUBLISHER": "webhook", "RELAY_DESTINATION": f"https://h/{{{SECRETS['path']}"},
+    {"RELAY_WEBHOOK__SECRET": json.dumps({"no host": SECRETS["webhook"]}), "RELAY_PUBLISHER": "webhook"},
+    {"RELAY_WEBHOOK__SECRET": json.dumps([SECRETS["webhook"]])},
+    {"RELAY_HTTP_TOKEN": SECRETS["http"], "RELAY_OPERATOR_TOKEN": SECRETS["http"]},
+    {"RELAY_HTTP_TOKEN": SECRETS["http"][:15]},
+    {"RELAY_PUBLISHER_OPTIONS": SECRETS["plugin"]},
+]
+
+
+def mistaken(wrong: Mapping[str, str]) -> dict[str, str]:
+    """All settings, with this mistake; there is no database."""
+    port = str(free_port())
+    filled = {name: value.replace("{port}", port) for name, value in wrong.items()}
+    return settings(f"postgresql://postgres@127.0.0.1:{port}/db") | filled
+
+
+@pytest.mark.parametrize("wrong", MISTAKES, ids="-".join)
 def test_no_mistake_in_a_setting_shows_a_secret(
-    wrong: Mapping[str, str], arguments: list[str], nowhere: Path, monkeypatch: pytest.MonkeyPatch
+    wrong: Mapping[str, str], nowhere: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    port = free_port()
-    filled = {name: value.replace("{port}", str(port)) for name, value in wrong.items()}
-    base = settings(f"postgresql://postgres@127.0.0.1:{port}/db")
-    for name, value in (base | filled).items():
+    for name, value in mistaken(wrong).items():
         monkeypatch.setenv(name, value)
-    result = invoke(*arguments)
+    result = invoke("doctor", "--json")
     assert result.exit_code in (1, 2)
     assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
     clean(result.stdout + result.stderr)
+
+
+@pytest.mark.parametrize("wrong", [each for each in MISTAKES if "RELAY_PUBLISHER" in each], ids="-".join)
+def test_no_relay_that_cannot_start_shows_a_secret(wrong: Mapping[str, str], nowhere: Path) -> None:
+    done = command("run", **mistaken(wrong))
+    assert done.returncode in (1, 2)
+    assert done.stderr.startswith("error: ")
+    clean(done.stdout + done.stderr)
 
 
 def test_a_wrong_password_of_the_database_is_a_sentence_without_it(nowhere: Path) -> None:

@@ -53,6 +53,7 @@ Start here:
   relay run --publisher stdout     publish what is written to them
   relay status                     see where it stands
   relay pause --all                hold everything back until 'relay resume --all'
+  relay retry --all                publish again what was parked
 
 Settings come from flags, then RELAY_… variables, then relay.toml.
 """

@@ -204,6 +204,9 @@ def _run(
                     tell(tally.published + tally.refused + tally.missing)
             except RelayError as error:
                 raise RelayError(f"{safe(str(error))}; to go on: {_go_on(name)}") from error
+            except BaseException:  # interrupted again, or the database is gone
+                note(safe(f"stopped; to go on: {_go_on(name)}"))
+                raise
     finally:
         publisher.close()
     _tell(replaying.tally)

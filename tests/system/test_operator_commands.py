@@ -6,21 +6,31 @@ import pty
 import signal
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import psycopg
 import pytest
 
+from relay import Inbox
+from tests.conftest import Kafka
 from tests.integration.store_kit import Stage
+from tests.servers.kafka_rig import KafkaRig
 from tests.system.relays import ROOT, insert, relays, statuses, wait_until
 
 
-def start(database: str, *arguments: str, **streams: Any) -> subprocess.Popen[str]:
+def start(
+    database: str, *arguments: str, variables: Mapping[str, str] | None = None, **streams: Any
+) -> subprocess.Popen[str]:
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("RELAY_")}
-    variables = inherited | {"PYTHONPATH": str(ROOT), "RELAY_DATABASE_URL": database, "TERM": "xterm"}
+    own = {"PYTHONPATH": str(ROOT), "RELAY_DATABASE_URL": database, "TERM": "xterm"}
     return subprocess.Popen(
-        [sys.executable, "-m", "relay", *arguments], text=True, env=variables, cwd="/", **streams
+        [sys.executable, "-m", "relay", *arguments],
+        text=True,
+        env=inherited | own | dict(variables or {}),
+        cwd="/",
+        **streams,
     )
 
 
@@ -76,6 +86,35 @@ def test_a_replay_that_is_interrupted_says_how_to_go_on_and_goes_on(
         positions = [int(header["position"]) for header in headers if header["partition_key"] == key]
         assert positions == sorted(positions)
     assert statuses(database) == {"completed": 600}
+
+
+def test_a_replay_through_kafka_lands_beside_the_first_copies_and_is_applied_once_per_replay(
+    database: str, kafka: Kafka
+) -> None:
+    rig = KafkaRig(kafka.address)
+    insert(database, 30, 5)
+    settings = ("--publisher", "kafka", "--destination", rig.destination)
+    servers = {"RELAY_KAFKA__BOOTSTRAP_SERVERS": kafka.address, "RELAY_HTTP": "off"}
+    for arguments in (("run", "--until-empty"), ("replay", "--all", "--replay-id", "r-1")):
+        command = start(database, *arguments, *settings, stderr=subprocess.PIPE, variables=servers)
+        _, said = command.communicate(timeout=120)
+        assert command.returncode == 0, said
+    received = rig.received(60)
+    first = [message for message in received if "replay_id" not in message.headers]
+    again = [message for message in received if message.headers.get("replay_id") == "r-1"]
+    assert len(first) == len(again) == 30
+    marks = ("replay_id", "replayed_at")
+    plain = [{n: v for n, v in message.headers.items() if n not in marks} for message in again]
+    by_id = {message.event_id: message for message in first}
+    assert plain == [by_id[message.event_id].headers for message in again]
+    assert [message.payload for message in again] == [by_id[message.event_id].payload for message in again]
+    inbox = Inbox("billing")
+    with psycopg.connect(database) as conn:
+        applied = [
+            inbox.accept(conn, message.event_id, replay_id=message.headers.get("replay_id"))
+            for message in [*first, *again, *first, *again]
+        ]
+    assert applied == [True] * 60 + [False] * 60
 
 
 def at_a_terminal(database: str, answer: str, *arguments: str) -> tuple[int, str]:

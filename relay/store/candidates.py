@@ -103,11 +103,14 @@ FRESH_LANES = Source(f"{FRESH} AND o.parked_at IS NULL", _LANE, _AFTER_LANE)
 LATER_LANES = Source(f"{LATER} AND o.parked_at IS NULL", _LANE, _AFTER_LANE)
 
 
-def sources(which: Filter, statuses: Sequence[Status]) -> list[Source]:
+def sources(action: Action, which: Filter, statuses: Sequence[Status]) -> list[Source]:
     if which.ids:
         return [BY_ID]
     found = [PARKED] if {"dead_letter", "failed"} & set(statuses) else []
-    return [*found, FRESH_LANES, LATER_LANES] if {"pending", "processing"} & set(statuses) else found
+    if {"pending", "processing"} & set(statuses):
+        # What waits for its retry is not among the fresh ones.
+        found += [LATER_LANES] if action == "retry" else [FRESH_LANES, LATER_LANES]
+    return found
 
 
 def matching(action: Action, which: Filter) -> str:
@@ -132,7 +135,7 @@ def batches(
     """Batches of events that matched when they were looked for, each small enough for one transaction."""
     statuses = which.statuses(action)
     left = which.limit
-    for source in sources(which, statuses):
+    for source in sources(action, which, statuses):
         place: dict[str, Any] | None = None
         while left is None or left > 0:
             rows = ROUND if left is None else min(ROUND, left)

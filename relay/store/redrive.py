@@ -77,7 +77,7 @@ def preview(
         with transaction(conn):
             limit = f"{PREVIEW_SECONDS * 1000:.0f}ms"
             conn.execute("SELECT set_config('statement_timeout', %s, true)", [limit])
-            for source in sources(which, statuses):
+            for source in sources(action, which, statuses):
                 words = {"ROWS": source.rows, "MATCHING": matching(action, which)}
                 statement = fill(COUNT, table.name, **words, IN_FLIGHT=_IN_FLIGHT[action])
                 ((matched, busy),) = conn.execute(statement, bound).fetchall()

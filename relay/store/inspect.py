@@ -139,7 +139,8 @@ _COLUMNS = """
 id AS position, idempotency_key AS event_id, partition_key AS key, partition_bucket AS bucket, event_type,
 destination, status::text, attempts, max_attempts, losses, created_at,
 nullif(available_at, 'infinity') AS available_at, claimed_by, claimed_at,
-lease_expires_at, lease_generation, completed_at, parked_at, redriven_at, last_error, receipt, headers, payload::text
+lease_expires_at, lease_generation, completed_at, parked_at, redriven_at, last_error, receipt, headers,
+payload::text
 """
 SHOW = """
 SELECT {COLUMNS}, false AS archived FROM {outbox} WHERE idempotency_key = %(event_id)s

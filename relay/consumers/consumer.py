@@ -12,14 +12,13 @@ that goes away is awaited; the first connection alone must succeed.
 """
 
 import logging
-import signal
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from collections.abc import Callable
+from contextlib import nullcontext, suppress
 from datetime import timedelta
 from time import monotonic
-from typing import Any, Literal
+from typing import Any, Literal, Required, TypedDict
 
 import psycopg
 from prometheus_client import CollectorRegistry, Histogram
@@ -33,6 +32,7 @@ from relay.consumers.housekeeping import Housekeeping
 from relay.consumers.lanes import Delivery, Lanes
 from relay.consumers.message import Malformed, Message, decode
 from relay.consumers.metrics import metrics_of
+from relay.consumers.signals import stopped_by_signals
 from relay.consumers.tallies import Tallies, Tally
 from relay.errors import RelayError, SettingsError
 from relay.inbox import Verdict
@@ -45,13 +45,26 @@ log = logging.getLogger(__name__)
 
 TICK_SECONDS = 0.25
 # A message whose handler takes the connection down with it, again and again, is at fault itself.
-MAX_LOSSES = 20
+MAX_LOSSES = 10
 # The server is up and cannot work: out of space, memory or connections, read-only, shutting down.
 _UNWELL = ("53", "58", "57P", "25006")
 
 
 class _DatabaseAway(Exception):
     """What the handler raised was the database's fault."""
+
+
+class Options(TypedDict, total=False):
+    """What every consumer may be told; see Consumer for the defaults."""
+
+    database_url: Required[str]
+    table: str
+    max_attempts: int
+    on_exhausted: Literal["dead_letter", "block"]
+    fence: bool
+    retention: timedelta | None
+    backoff: Callable[[int], float]
+    registry: CollectorRegistry | None
 
 
 class Consumer(ABC):
@@ -111,7 +124,7 @@ class Consumer(ABC):
 
     def run(self, *, install_signals: bool = False) -> None:
         """Consume until stopped. install_signals: SIGTERM and SIGINT stop it, in the main thread."""
-        with _signals(self.stop) if install_signals else nullcontext():
+        with stopped_by_signals(self.stop) if install_signals else nullcontext():
             try:
                 self._conn = connect_for_handlers(self._database_url, self._purpose)
                 require_inbox(self._conn, self._table)
@@ -282,20 +295,3 @@ def _timed(handler: Handler, seconds: Histogram) -> Handler:
 
 def _tell(state: RetryCallState) -> None:
     log.warning("%s; trying again", state.outcome.exception() if state.outcome else "no connection")
-
-
-@contextmanager
-def _signals(stop: Callable[[], None]) -> Iterator[None]:
-    def handle(number: int, frame: object) -> None:
-        stop()
-        restore()  # a second one ends a handler that hangs
-
-    def restore() -> None:
-        for number, handler in previous.items():
-            signal.signal(number, handler)
-
-    previous = {number: signal.signal(number, handle) for number in (signal.SIGTERM, signal.SIGINT)}
-    try:
-        yield
-    finally:
-        restore()

@@ -15,10 +15,10 @@ import logging
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from time import monotonic
-from typing import Any
+from typing import Any, Unpack
 
 from relay.consumers.applying import Handler
-from relay.consumers.consumer import Consumer
+from relay.consumers.consumer import Consumer, Options
 from relay.consumers.lanes import Delivery
 from relay.consumers.message import Raw, lane_key, texts
 from relay.consumers.progress import Progress
@@ -64,7 +64,7 @@ class KafkaConsumer(Consumer):
         group: str | None = None,
         config: Mapping[str, Any] | None = None,
         max_held: int = 500,
-        **options: Any,
+        **options: Unpack[Options],
     ) -> None:
         """options: see Consumer; config: any property of librdkafka that is not the consumer's own."""
         super().__init__(name, handler, **options)

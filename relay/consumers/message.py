@@ -27,6 +27,7 @@ _ATTRIBUTES = {
     "time": "created_at",
     "replayid": "replay_id",
     "replayedat": "replayed_at",
+    "redrivenat": "redriven_at",
 }
 # What says nothing that the event's own headers would have said.
 _ENVELOPE = frozenset({"specversion", "source", "subject", "datacontenttype"})
@@ -69,6 +70,7 @@ class Message:
     replay_id: str | None
     source: str
     value: bytes = field(repr=False)  # the payload's JSON as it came
+    redriven_at: datetime | None = None  # it was a dead letter, and follows its successors
 
 
 def texts(headers: Iterable[tuple[str, Any]] | None) -> dict[str, str]:
@@ -108,6 +110,7 @@ def decode(raw: Raw) -> Message:
         replay_id=_replay_id(facts.get("replay_id"), event_id),
         source=raw.source,
         value=raw.value,
+        redriven_at=_moment(facts.get("redriven_at")),
     )
 
 

@@ -12,11 +12,11 @@ as many consumers as you like, one of which works.
 import logging
 import re
 from time import monotonic
-from typing import Any
+from typing import Any, Unpack
 
 from relay.backoff import Rising
 from relay.consumers.applying import Handler
-from relay.consumers.consumer import Consumer
+from relay.consumers.consumer import Consumer, Options
 from relay.consumers.lanes import Delivery
 from relay.consumers.message import Raw, lane_key, texts
 from relay.errors import MissingExtra, RelayError, SettingsError
@@ -35,7 +35,14 @@ HEARTBEAT_SECONDS = 10
 
 class RabbitConsumer(Consumer):
     def __init__(
-        self, name: str, handler: Handler, *, url: str, queue: str, prefetch: int = 100, **options: Any
+        self,
+        name: str,
+        handler: Handler,
+        *,
+        url: str,
+        queue: str,
+        prefetch: int = 100,
+        **options: Unpack[Options],
     ) -> None:
         """prefetch: how many messages are held at most; options: see Consumer."""
         super().__init__(name, handler, **options)

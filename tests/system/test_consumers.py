@@ -69,6 +69,17 @@ def test_each_event_is_applied_once_however_often_it_arrives(place: Place, ledge
 BILLING = {"consumer": "billing"}
 
 
+@pytest.mark.parametrize("format", ["plain", "cloudevents"])
+def test_a_replayed_event_is_applied_once_more_per_replay(place: Place, ledger: Ledger, format: str) -> None:  # noqa: A002
+    event = make_event()
+    copies = [event._replace(marks={"replay_id": replay}) for replay in ("r1", "r1", "r2")]
+    place.publish([event, event, *copies, event], format)
+    registry = CollectorRegistry()
+    with running(place.consumer(ledger.credit, ledger.database, fence=True, registry=registry)):
+        wait_until(lambda: registry.get_sample_value("relay_consumer_duplicates_total", BILLING) == 3)
+    assert ledger.ids() == [event.event_id] * 3
+
+
 def test_what_the_broker_was_told_is_done_never_runs_ahead_of_the_database(
     place: Place, ledger: Ledger
 ) -> None:
@@ -138,8 +149,9 @@ def test_an_event_past_its_attempts_is_parked_with_its_error_and_its_key_goes_on
     assert registry.get_sample_value("relay_consumer_parked_total", parked) == 1
 
     place.publish(batch)  # a duplicate of a parked event is not applied behind the operator's back
-    with running(place.consumer(ledger.credit, ledger.database)):
-        wait_until(lambda: place.left() == 0)
+    registry = CollectorRegistry()
+    with running(place.consumer(ledger.credit, ledger.database, registry=registry)):
+        wait_until(lambda: registry.get_sample_value("relay_consumer_duplicates_total", BILLING) == 4)
     ledger.assert_once_in_order([batch[0], *batch[2:]])
 
 

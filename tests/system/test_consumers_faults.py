@@ -65,7 +65,11 @@ def start() -> Iterator[Start]:
             process.wait()
 
 
-@pytest.mark.parametrize("die", ["before commit", "after commit"])
+@pytest.mark.parametrize(
+    "place, die",
+    [("kafka", "after commit"), ("rabbitmq", "before commit"), ("rabbitmq", "after commit")],
+    indirect=["place"],
+)
 def test_a_consumer_killed_in_the_middle_of_an_event_neither_loses_nor_doubles_it(
     place: Place, ledger: Ledger, start: Start, die: str
 ) -> None:

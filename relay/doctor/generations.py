@@ -1,5 +1,7 @@
 """Whether the next generation is larger than every one that was handed out, as far as the tables know."""
 
+from shlex import quote
+
 from relay.doctor.finding import Finding, or_fine
 from relay.doctor.patient import Patient
 from relay.store.claim_sql import FRESH, LATER
@@ -27,7 +29,7 @@ def check(patient: Patient) -> list[Finding]:
     row = patient.row(fill(LAST, name, **words))
     found = []
     if row["seen"] > row["last"]:
-        table = "" if str(name) in ("outbox", "public.outbox") else f" --table {name}"
+        table = "" if str(name) in ("outbox", "public.outbox") else f" --table {quote(str(name))}"
         found.append(
             Finding(
                 FAMILY,

@@ -5,7 +5,6 @@ Asks by the publisher's own settings, and changes nothing. What the user may not
 
 from collections.abc import Iterable, Mapping
 from concurrent.futures import Future
-from shlex import quote
 from time import monotonic
 from typing import Any, NamedTuple
 
@@ -15,7 +14,7 @@ from confluent_kafka.admin import AdminClient, ConfigResource  # type: ignore[at
 from publishers import classify, kafka_config
 from publishers.classify import Trouble
 from relay.doctor.backlog import Route, destinations
-from relay.doctor.finding import Finding, or_fine
+from relay.doctor.finding import Finding, in_time, or_fine, out_of_time
 from relay.doctor.kafka_commands import Commands
 from relay.settings import Settings
 
@@ -37,7 +36,9 @@ class Topic(NamedTuple):
 def check(settings: Settings, routes: list[Route]) -> list[Finding]:
     servers = str(settings.kafka.bootstrap_servers)
     config = dict(settings.kafka.config)
-    commands = Commands(servers, secured="security.protocol" in config)
+    commands = Commands(
+        servers, secured="security.protocol" in config, user=str(config.get("sasl.username", "…"))
+    )
     cluster = Cluster(kafka_config.client_config(servers, config))
     try:
         brokers = cluster.brokers()
@@ -50,14 +51,16 @@ def check(settings: Settings, routes: list[Route]) -> list[Finding]:
         )
         return [Finding(FAMILY, "info", what)]
     found: list[Finding] = []
-    for name in names[:MOST_TOPICS]:
+    skipped = names[MOST_TOPICS:]
+    for name in in_time(names[:MOST_TOPICS], skipped):
         topic = cluster.topic(name)
         if isinstance(topic, KafkaError):
             found.append(_missing(name, topic, brokers, commands))
         else:
             largest = max((route.largest for route in routes if route.destination == name), default=0)
             found += [*_copies(topic, brokers, commands), *_configured(topic, largest, brokers, commands)]
-    return or_fine(found, FAMILY, f"{len(brokers)} brokers; topics: {', '.join(names[:MOST_TOPICS])}")
+    found += out_of_time(FAMILY, skipped)
+    return or_fine(found, FAMILY, f"{len(brokers)} brokers; topics: {', '.join(names)}")
 
 
 class Cluster:
@@ -121,9 +124,8 @@ def _unreachable(servers: str, error: KafkaException, cluster: Cluster) -> Findi
 def _missing(name: str, error: KafkaError, brokers: list[int], commands: Commands) -> Finding:
     if error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
         what = f"the topic {name} may not be described by this user"
-        grant = "kafka-acls.sh --add --allow-principal User:… --operation Describe --operation Write"
         why = "the relay asks for a topic's partitions before it sends anything"
-        return Finding(FAMILY, "error", what, why, f"{grant} --topic {quote(name)} {commands.where}")
+        return Finding(FAMILY, "error", what, why, commands.allow(name, "Describe", "Write"))
     if error.code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
         return Finding(
             FAMILY, "error", f"the topic {name} cannot be looked at: {error.str()}", "is it a topic?"
@@ -170,12 +172,8 @@ def _copies_of(number: int) -> str:
 def _configured(topic: Topic, largest: int, brokers: list[int], commands: Commands) -> Iterable[Finding]:
     if topic.config is None:
         what = f"the configuration of {topic.name} is not this user's to see"
-        grant = (
-            "kafka-acls.sh --add --allow-principal User:… --operation DescribeConfigs --topic"
-            f" {quote(topic.name)}"
-        )
         why = "so neither its in-sync replicas nor its limits were looked at"
-        yield Finding(FAMILY, "info", what, why, f"{grant} {commands.where}")
+        yield Finding(FAMILY, "info", what, why, commands.allow(topic.name, "DescribeConfigs"))
         return
     replicas = min(len(copies) for copies in topic.partitions)
     insync = int(topic.config.get("min.insync.replicas") or 1)

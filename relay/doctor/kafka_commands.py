@@ -8,7 +8,8 @@ DEFAULT_PARTITIONS = 12
 
 
 class Commands:
-    def __init__(self, servers: str, *, secured: bool) -> None:
+    def __init__(self, servers: str, *, secured: bool = False, user: str = "…") -> None:
+        self._user = user
         # How to log in is the operator's own to know: not the relay's user, and no secret is printed.
         self.where = f"--bootstrap-server {quote(servers)}" + (
             " --command-config client.properties" if secured else ""
@@ -23,6 +24,13 @@ class Commands:
 
     def describe(self, topic: str) -> str:
         return f"kafka-topics.sh {self.where} --describe --topic {quote(topic)}"
+
+    def allow(self, topic: str, *operations: str) -> str:
+        listed = " ".join(f"--operation {operation}" for operation in operations)
+        principal = quote(f"User:{self._user}")
+        return (
+            f"kafka-acls.sh {self.where} --add --allow-principal {principal} {listed} --topic {quote(topic)}"
+        )
 
     def configure(self, topic: str, name: str, value: object) -> str:
         return (

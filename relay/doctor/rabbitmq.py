@@ -28,7 +28,7 @@ from pika.exceptions import AMQPError, ChannelClosedByBroker, ConnectionBlockedT
 from publishers.amqp_errors import explain
 from publishers.rabbitmq import DEFAULT_EXCHANGE, connection_parameters
 from relay.doctor.backlog import Route, destinations
-from relay.doctor.finding import Finding, or_fine
+from relay.doctor.finding import Finding, in_time, or_fine, out_of_time
 from relay.settings import Settings
 
 FAMILY = "rabbitmq"
@@ -41,10 +41,13 @@ SEE = "export RELAY_RABBITMQ__MANAGEMENT_URL=http://user:password@host:15672"
 def check(settings: Settings, routes: list[Route]) -> list[Finding]:
     parameters = connection_parameters(settings.rabbitmq.url)
     parameters.socket_timeout = parameters.stack_timeout = parameters.blocked_connection_timeout = SECONDS
+    parameters.heartbeat = SECONDS  # ends the wait for a node that falls silent
     parameters.connection_attempts = 1
     vhost = parameters.virtual_host
     where = f"RabbitMQ at {parameters.host}:{parameters.port}, virtual host {vhost}"
-    names = destinations(settings.destination, routes)[:MOST_EXCHANGES]
+    names = destinations(settings.destination, routes)
+    left = names[MOST_EXCHANGES:]
+    del names[MOST_EXCHANGES:]
     exchanges = [name for name in names if name != DEFAULT_EXCHANGE]
     queues = _queues(settings.rabbitmq.routing_key, routes)
     try:
@@ -63,7 +66,7 @@ def check(settings: Settings, routes: list[Route]) -> list[Finding]:
     found = [_no_queue(name, vhost) for name in no_queue]
     if not settings.rabbitmq.declare:
         found += [_no_exchange(name, said, vhost) for name, said in no_exchange.items()]
-    found += _returned(routes, vhost)
+    found += [*_returned(routes, vhost), *out_of_time(FAMILY, left)]
     found += _bindings(settings, vhost, [name for name in exchanges if name not in no_exchange])
     return or_fine(found, FAMILY, f"{where}; exchanges: {', '.join(names)}")
 
@@ -150,7 +153,8 @@ def _bindings(settings: Settings, vhost: str, names: list[str]) -> Iterable[Find
             yield Finding(FAMILY, "info", what, why, SEE)
         return
     base = settings.rabbitmq.management_url.get_secret_value()
-    for name in names:
+    skipped: list[str] = []
+    for name in in_time(names, skipped):
         try:
             bindings = _ask(
                 base, f"/api/exchanges/{url_quote(vhost, '')}/{url_quote(name, '')}/bindings/source"
@@ -168,6 +172,7 @@ def _bindings(settings: Settings, vhost: str, names: list[str]) -> Iterable[Find
             what = f"the exchange {name} leads to no queue: nothing is bound to it"
             why = "every event that is sent to it comes back, and waits until a queue is bound"
             yield Finding(FAMILY, "error", what, why, "\n".join(_bound(name, vhost)))
+    yield from out_of_time(FAMILY, skipped)
 
 
 def _ask(base: str, path: str) -> Any:

@@ -1,6 +1,7 @@
 """Whether the tables are there, of this program's version, and wake the relays."""
 
 import re
+from shlex import quote
 
 from psycopg import Connection
 
@@ -26,7 +27,7 @@ def find(conn: Connection, name: TableName) -> Table | Finding:
         fix = (
             "relay migrate"
             if name.table == "outbox" and name.schema is None
-            else f"relay migrate --table {name}"
+            else f"relay migrate --table {quote(str(name))}"
         )
         # What was made by hand, or by a newer program, it will not touch: the sentence says what to do.
         outdated = "relay migrate" in str(error) and "not made" not in str(error)

@@ -14,7 +14,7 @@ import httpx
 from publishers.addresses import Address, AddressRefused, resolve
 from publishers.webhook_target import Secrets, Target, target_of
 from relay.doctor.backlog import Route, destinations
-from relay.doctor.finding import Finding, or_fine
+from relay.doctor.finding import Finding, in_time, or_fine, out_of_time
 from relay.settings import Settings
 
 FAMILY = "webhook"
@@ -27,8 +27,10 @@ def check(settings: Settings, routes: list[Route]) -> list[Finding]:
     names = dict.fromkeys([settings.destination, *destinations(settings.destination, routes)])
     targets = {target.host: target for name in names if "{" not in (target := target_of(name)).host}
     found: list[Finding] = []
-    for target in list(targets.values())[:MOST_HOSTS]:
-        found += _target(settings, target)
+    skipped = list(targets)[MOST_HOSTS:]
+    for host in in_time(list(targets)[:MOST_HOSTS], skipped):
+        found += _target(settings, targets[host])
+    found += out_of_time(FAMILY, skipped)
     secrets = Secrets(settings.webhook.secret)
     unsigned = [
         host for host, target in targets.items() if target.url is not None and secrets.of(target) is None
@@ -39,7 +41,7 @@ def check(settings: Settings, routes: list[Route]) -> list[Finding]:
         found.append(
             Finding(FAMILY, "warning", what, why, "export RELAY_WEBHOOK__SECRET=$(openssl rand -hex 32)")
         )
-    return or_fine(found, FAMILY, f"hosts: {', '.join(list(targets)[:MOST_HOSTS])}")
+    return or_fine(found, FAMILY, f"hosts: {', '.join(targets)}")
 
 
 def _target(settings: Settings, target: Target) -> Iterable[Finding]:

@@ -4,6 +4,7 @@ A fix is run as an operator would: SQL by the owner of the tables, the rest by a
 `psql`, and Kafka's and RabbitMQ's own tools. What it exports are the settings of the next examination.
 """
 
+import json
 import os
 import subprocess
 import sys
@@ -42,7 +43,7 @@ class Clinic:
             inner = values
             for section in sections:
                 inner = inner.setdefault(section, {})
-            inner[last] = value
+            inner[last] = json.loads(value) if last == "config" else value
         return Settings(**values)
 
     def examine(self) -> list[Finding]:

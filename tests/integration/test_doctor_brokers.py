@@ -15,6 +15,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from relay.demo.postgres import ServerError, free_port
+from relay.doctor import finding
 from relay.doctor import kafka as doctor_kafka
 from relay.doctor import rabbitmq as doctor_rabbitmq
 from relay.doctor.kafka_commands import Commands
@@ -46,10 +47,8 @@ def test_a_missing_topic_and_one_that_is_set_up_to_lose_events(
     finds_and_fixes(clinic, "kafka", f"the topic {topic} does not exist", "error", within=30)
     assert clinic.fault("kafka", "the cluster is one broker").severity == "warning"
 
-    clinic.shell(
-        Commands(kafka.address, secured=False).configure(topic, "unclean.leader.election.enable", "true")
-    )
-    clinic.shell(Commands(kafka.address, secured=False).configure(topic, "max.message.bytes", 2000))
+    clinic.shell(Commands(kafka.address).configure(topic, "unclean.leader.election.enable", "true"))
+    clinic.shell(Commands(kafka.address).configure(topic, "max.message.bytes", 2000))
     with psycopg.connect(database) as conn:
         conn.execute(
             "INSERT INTO outbox (partition_key, event_type, payload) SELECT 'order:' || i, 'OrderPaid',"
@@ -90,6 +89,14 @@ def test_a_topic_that_would_lose_events_with_one_broker(
     assert "publishing stops whenever a single broker is down" in left.why
 
 
+def test_what_there_is_no_time_for_is_said(
+    database: str, kafka: Kafka, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(finding, "LONGEST_SECONDS", 0.0)
+    clinic = kafka_clinic(database, tmp_path, kafka.address, "not-asked-about")
+    assert clinic.fault("kafka", "1 more were not looked at: not-asked-about").severity == "warning"
+
+
 def test_where_events_go_is_read_from_the_events_too(database: str, kafka: Kafka, tmp_path: Path) -> None:
     suffix = uuid4().hex
     clinic = kafka_clinic(database, tmp_path, kafka.address, f"{{event_type}}-{suffix}")
@@ -100,7 +107,7 @@ def test_where_events_go_is_read_from_the_events_too(database: str, kafka: Kafka
             "INSERT INTO outbox (partition_key, event_type, payload, destination) VALUES ('a', 'B', '1', %s)",
             [f"own-{suffix}"],
         )
-    found = {finding.what for finding in clinic.faults("kafka")}
+    found = {each.what for each in clinic.faults("kafka")}
     assert found == {f"the topic {name}-{suffix} does not exist" for name in ("OrderPaid", "own")}
 
 
@@ -124,10 +131,10 @@ def test_a_broker_that_cannot_be_reached_is_a_finding_within_seconds(
         clinic = Clinic(database, tmp_path, **filled)
         started = time.monotonic()
         family = settings["RELAY_PUBLISHER"]
-        finding = clinic.fault(family, f"127.0.0.1:{port}")
+        found = clinic.fault(family, f"127.0.0.1:{port}")
         assert time.monotonic() - started < 20
-    assert finding.severity == "error"
-    assert finding.fix.startswith("export RELAY_")
+    assert found.severity == "error"
+    assert found.fix.startswith("export RELAY_")
 
 
 @pytest.mark.parametrize(
@@ -221,9 +228,9 @@ def test_without_the_management_api_bindings_cannot_be_seen_and_nothing_is_sent_
 ) -> None:
     declare(rabbit, bound=True)
     management = rabbit.environment.pop("RELAY_RABBITMQ__MANAGEMENT_URL")
-    finding = rabbit.fault("rabbitmq", "cannot be seen over AMQP")
-    assert finding.severity == "info"
-    assert finding.fix.startswith("export RELAY_RABBITMQ__MANAGEMENT_URL=")
+    found = rabbit.fault("rabbitmq", "cannot be seen over AMQP")
+    assert found.severity == "info"
+    assert found.fix.startswith("export RELAY_RABBITMQ__MANAGEMENT_URL=")
     connection = pika.BlockingConnection(pika.URLParameters(rabbit.environment["RELAY_RABBITMQ__URL"]))
     queue = connection.channel().queue_declare(rabbit.settings.destination, passive=True)
     assert queue.method.message_count == 0
@@ -260,9 +267,9 @@ def test_a_management_api_that_does_not_answer_is_a_warning_and_shows_no_passwor
     right = rabbit.environment["RELAY_RABBITMQ__MANAGEMENT_URL"]
     wrong = right.replace("guest:guest", "guest:sesame")
     rabbit.environment["RELAY_RABBITMQ__MANAGEMENT_URL"] = wrong
-    finding = rabbit.fault("rabbitmq", "the management API at 127.0.0.1 answered 401")
-    assert finding.severity == "warning"
-    assert "sesame" not in str(finding)
+    found = rabbit.fault("rabbitmq", "the management API at 127.0.0.1 answered 401")
+    assert found.severity == "warning"
+    assert "sesame" not in str(found)
     rabbit.environment["RELAY_RABBITMQ__MANAGEMENT_URL"] = f"http://guest:sesame@127.0.0.1:{free_port()}"
     assert "cannot be reached" in rabbit.fault("rabbitmq", "the management API at 127.0.0.1").what
 
@@ -294,9 +301,9 @@ def test_a_webhook_that_is_not_encrypted_or_not_signed(database: str, tmp_path: 
 
 def test_a_webhook_whose_name_leads_nowhere(database: str, tmp_path: Path) -> None:
     clinic = webhook_clinic(database, tmp_path, "https://nowhere.invalid/hook?token=sesame")
-    finding = clinic.fault("webhook", "nowhere.invalid cannot be resolved")
-    assert finding.severity == "error"
-    assert "sesame" not in str(finding)
+    found = clinic.fault("webhook", "nowhere.invalid cannot be resolved")
+    assert found.severity == "error"
+    assert "sesame" not in str(found)
 
 
 def test_a_webhook_whose_certificate_nobody_vouches_for(database: str, tmp_path: Path) -> None:
@@ -312,9 +319,9 @@ def test_a_webhook_whose_certificate_nobody_vouches_for(database: str, tmp_path:
         thread.start()
         host = f"localhost:{server.getsockname()[1]}"
         clinic = webhook_clinic(database, tmp_path, f"https://{host}/", RELAY_WEBHOOK__ALLOW_PRIVATE="true")
-        finding = clinic.fault("webhook", f"the certificate of {host} is not trusted")
+        found = clinic.fault("webhook", f"the certificate of {host} is not trusted")
         thread.join()
-    assert finding.severity == "error"
+    assert found.severity == "error"
 
 
 def test_a_row_that_goes_to_no_url(database: str, tmp_path: Path) -> None:

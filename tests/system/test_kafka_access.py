@@ -1,6 +1,8 @@
 """A broker that asks for a password and checks what its clients may do."""
 
+import json
 from collections.abc import Iterator
+from pathlib import Path
 from time import monotonic
 from typing import Any
 
@@ -20,6 +22,7 @@ from relay.demo.postgres import ServerError
 from relay.outcome import Delivered, Outcome, Unconfirmed
 from relay.testing import make_event
 from tests.conftest import missing
+from tests.integration.doctor_kit import Clinic
 from tests.servers.kafka import KafkaBroker
 from tests.servers.kafka_rig import KafkaRig
 from tests.servers.process import wait_until
@@ -269,3 +272,30 @@ def test_no_topic_is_created_by_publishing_to_it(broker: GuardedBroker) -> None:
         pass
     assert "made-by-asking" in topics, "this broker does create topics for those who ask"
     assert rig.destination not in topics
+
+
+def test_doctor_says_what_the_user_may_not_see_and_who_must_allow_it(
+    rig: KafkaRig, access: Access, database: str, tmp_path: Path
+) -> None:
+    topic = rig.destination
+    clinic = Clinic(
+        database,
+        tmp_path,
+        RELAY_PUBLISHER="kafka",
+        RELAY_DESTINATION=topic,
+        RELAY_KAFKA__BOOTSTRAP_SERVERS=rig.via,
+        RELAY_KAFKA__CONFIG=json.dumps(login()["config"]),
+    )
+    found = clinic.fault("kafka", f"the topic {topic} may not be described by this user")
+    assert found.severity == "error"
+    assert "--allow-principal User:relay --operation Describe --operation Write" in found.fix
+    access.allow(topic, "DESCRIBE", "WRITE")
+    found = clinic.fault("kafka", f"the configuration of {topic} is not this user's to see")
+    assert found.severity == "info"
+    assert "--operation DescribeConfigs" in found.fix
+    access.allow(topic, "DESCRIBE_CONFIGS")
+    assert [each.what for each in clinic.faults("kafka")] == [
+        f"the topic {topic} has one copy of each event: the cluster is one broker"
+    ]
+    clinic.environment["RELAY_KAFKA__CONFIG"] = json.dumps(login(password="wrong-9182")["config"])
+    assert "refuses this client" in clinic.fault("kafka", "Authentication failed").what

@@ -19,16 +19,20 @@ from relay.errors import Overtaken
 from relay.event import Event
 from relay.pause import Subject
 from relay.scan import BUCKETS, BUCKETS_PER_CLAIM, THE_PAST, Scan, next_owned, reach
-from relay.store import claim_sql
 from relay.store.claim_sql import (
+    CHOSEN,
+    CHOSEN_IN_PLAIN,
     CLAIM,
     DUE,
+    DUE_AND_NOT_HELD,
+    FRAGMENTS,
     HEADS_PER_CLAIM,
+    HELD,
     LATER_ROWS_PER_CLAIM,
     LOCK,
 )
 from relay.store.connection import StoreConnection, Table, localise
-from relay.store.sqltext import fill, regclass, verbatim
+from relay.store.sqltext import Statement, fill, regclass, verbatim
 
 
 @dataclass(frozen=True)
@@ -79,21 +83,21 @@ class Claiming:
 
     def __init__(self, table: Table, worker: str, destination: str, lease_seconds: float) -> None:
         words = {
-            **claim_sql.FRAGMENTS,
+            **FRAGMENTS,
             "DESTINATION": destination_expression(destination),
             "GENERATION": verbatim(regclass(table.name, "generation")),
         }
-        self._lock = fill(LOCK, table.name, **words)
-        # Pauses are rare, and asking about them costs each row: a statement of its own.
-        self._claim = fill(CLAIM, table.name, **words, HELD="", DUE=DUE, MAY_BE_PLAIN="true")
-        self._claim_around_pauses = fill(
-            CLAIM,
-            table.name,
-            **words,
-            HELD=claim_sql.HELD,
-            DUE=claim_sql.DUE_AND_NOT_HELD,
-            MAY_BE_PLAIN="false",
-        )
+        self._lock = Statement(fill(LOCK, table.name, **words))
+
+        def claim(chosen: str, **more: str) -> Statement:
+            return Statement(fill(CLAIM, table.name, CHOSEN=chosen, **words, **more))
+
+        # Events that wait and pauses are rarer than claims that meet neither: statements of their own.
+        free = {"HELD": "", "DUE": DUE, "MAY_BE_PLAIN": "true"}
+        held = {"HELD": HELD, "DUE": DUE_AND_NOT_HELD, "MAY_BE_PLAIN": "false"}
+        self._claim_plain = claim(CHOSEN_IN_PLAIN, **free)
+        self._claim = claim(CHOSEN, **free)
+        self._claim_around_pauses = claim(CHOSEN, **held)
         self._owned: list[int] | None = None
         self._owned_text: str | None = None
         self._fixed: dict[str, Any] = {
@@ -166,25 +170,18 @@ class Claiming:
 
     def _lock_buckets(self, conn: Connection[Any], scan: Scan, *, everywhere: bool) -> "_Places":
         owned = None if everywhere else self._owned
-        row = (
-            conn.cursor(binary=True)
-            .execute(
-                self._lock,
-                self._fixed
-                | {
-                    "start": scan.start,
-                    "owned": None if everywhere else self._owned_text,
-                    "buckets": scan.width,
-                    "later_buckets": BUCKETS_PER_CLAIM,
-                    "later_at": scan.later[0],
-                    "later_id": scan.later[1],
-                    "later_rows": 0 if scan.later_rests else LATER_ROWS_PER_CLAIM,
-                },
-            )
-            .fetchone()
-        )
+        values = self._fixed | {
+            "start": scan.start,
+            "owned": None if everywhere else self._owned_text,
+            "buckets": scan.width,
+            "later_buckets": BUCKETS_PER_CLAIM,
+            "later_at": scan.later[0],
+            "later_id": scan.later[1],
+            "later_rows": 0 if scan.later_rests else LATER_ROWS_PER_CLAIM,
+        }
+        row = self._lock.run(conn, values).fetchone()
         assert row is not None
-        fresh, locked, later_buckets, later_keys, later_at, later_ids, pauses = (
+        fresh, locked, mixed, later_buckets, later_keys, later_at, later_ids, pauses = (
             column or [] for column in row
         )
         n = reach(later_buckets, BUCKETS_PER_CLAIM, owned)
@@ -192,41 +189,43 @@ class Claiming:
         if not scan.later_rests:
             scan.later = (later_at[n - 1], later_ids[n - 1]) if more_later else THE_PAST
         held = [_Pause(Subject(scope, value), *kind) for scope, value, *kind in pauses]
-        return _Places(fresh, frozenset(locked), later_buckets[:n], later_keys[:n], more_later, held)
+        keys = later_keys[:n]
+        return _Places(fresh, frozenset(locked), bool(mixed), later_buckets[:n], keys, more_later, held)
 
     def _take(
         self, conn: Connection[Any], scan: Scan, limits: Limits, places: "_Places", looked: list[int]
     ) -> list[Event]:
-        cursor = conn.cursor(binary=True, row_factory=_event_row)
         probed = limits.only if limits.probe else None
         held = [p.subject for p in places.pauses if not (p.breaker and p.subject == probed)]
         held += limits.spared
-        return cursor.execute(
-            self._claim_around_pauses if held or limits.only else self._claim,
-            self._fixed
-            | {
-                "held_scopes": [subject.scope for subject in held],
-                "held_values": [subject.value for subject in held],
-                "only_scope": limits.only and limits.only.scope,
-                "only_value": limits.only and limits.only.value,
-                "locked": list(places.locked),
-                "fresh": looked,
-                "cursors": [scan.after(bucket) for bucket in looked],
-                "later_buckets": places.later_buckets,
-                "later_keys": places.later_keys,
-                "heads": max(limits.rows, limits.heads),
-                "rows": limits.rows,
-                "bytes": limits.bytes,
-                "losses_from": limits.losses[0],
-                "losses_to": limits.losses[1],
-                "min_age": limits.min_age,
-            },
-        ).fetchall()
+        values = self._fixed | {
+            "held_scopes": [subject.scope for subject in held],
+            "held_values": [subject.value for subject in held],
+            "only_scope": limits.only and limits.only.scope,
+            "only_value": limits.only and limits.only.value,
+            "locked": list(places.locked),
+            "fresh": looked,
+            "cursors": [scan.after(bucket) for bucket in looked],
+            "later_buckets": places.later_buckets,
+            "later_keys": places.later_keys,
+            "heads": max(limits.rows, limits.heads),
+            "rows": limits.rows,
+            "bytes": limits.bytes,
+            "losses_from": limits.losses[0],
+            "losses_to": limits.losses[1],
+            "min_age": limits.min_age,
+        }
+        if held or limits.only:
+            statement = self._claim_around_pauses
+        else:
+            statement = self._claim if places.mixed or places.later_keys else self._claim_plain
+        return statement.run(conn, values, _event_row).fetchall()
 
 
 class _Places(NamedTuple):
     fresh: list[int]
     locked: frozenset[int]
+    mixed: bool  # in some of those that have fresh rows others wait
     later_buckets: list[int]
     later_keys: list[str]
     more_later: bool

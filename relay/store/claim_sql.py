@@ -67,6 +67,7 @@ locked AS MATERIALIZED (
   WHERE pg_try_advisory_xact_lock(%(namespace)s, w.b))
 SELECT (SELECT array_agg(b ORDER BY i) FROM fresh) AS fresh,
        (SELECT array_agg(b) FROM locked) AS locked,
+       EXISTS (SELECT FROM fresh f JOIN {outbox} o ON {LATER} AND o.partition_bucket = f.b) AS mixed,
        array_agg(b ORDER BY i) AS later_buckets, array_agg(k ORDER BY i) AS later_keys,
        array_agg(available_at ORDER BY i) AS later_at, array_agg(id ORDER BY i) AS later_ids,
        (SELECT jsonb_agg(jsonb_build_array(p.scope, p.value, p.origin = 'breaker', p.until <= now()))
@@ -137,6 +138,17 @@ FROM (
     ORDER BY o.partition_key, o.id LIMIT %(heads)s) p
   WINDOW lane AS (PARTITION BY p.k ORDER BY p.id ROWS UNBOUNDED PRECEDING)) e"""
 
+CHOSEN = """
+SELECT * FROM (
+  SELECT 0 AS i, w.b, run.* FROM waited w CROSS JOIN LATERAL ({RUN_OF_WAITED}) run
+  UNION ALL
+  SELECT x.i, x.b, run.* FROM fresh x CROSS JOIN LATERAL (
+    SELECT * FROM ({RUN_OF_KEY}) by_key WHERE NOT x.plain
+    UNION ALL
+    SELECT * FROM ({ROWS}) by_row WHERE x.plain) run) c"""
+# Where nothing was seen to wait. To set up a statement takes time, whatever it finds: this is half of one.
+CHOSEN_IN_PLAIN = "SELECT x.i, x.b, run.* FROM fresh x CROSS JOIN LATERAL ({ROWS}) run WHERE x.plain"
+
 # Candidates are keys: first those whose wait is over, longest first, then those of each bucket behind its
 # cursor. The head decides; a run is cut at the first row that is not due or of another class of losses, at
 # the rows and at the bytes of one claim. A head that was tried before goes alone. A bucket in which nothing
@@ -155,15 +167,7 @@ fresh AS MATERIALIZED (
          {MAY_BE_PLAIN} AND NOT EXISTS (SELECT FROM waited w WHERE w.b = x.b) AND NOT EXISTS (
            SELECT FROM {outbox} o WHERE {LATER} AND o.partition_bucket = x.b) AS plain
   FROM unnest(%(fresh)s::int[], %(cursors)s::text[]) WITH ORDINALITY x(b, after, i)),
-chosen AS (
-  SELECT * FROM (
-    SELECT 0 AS i, w.b, run.* FROM waited w CROSS JOIN LATERAL ({RUN_OF_WAITED}) run
-    UNION ALL
-    SELECT x.i, x.b, run.* FROM fresh x CROSS JOIN LATERAL (
-      SELECT * FROM ({RUN_OF_KEY}) by_key WHERE NOT x.plain
-      UNION ALL
-      SELECT * FROM ({ROWS}) by_row WHERE x.plain) run) c
-  LIMIT %(heads)s),
+chosen AS ({CHOSEN} LIMIT %(heads)s),
 stored AS (
   SELECT c.*, count(c.tid) OVER so_far AS taken,
          coalesce(sum(c.stored) OVER so_far - coalesce(c.stored, 0), 0) AS stored_before

@@ -1,8 +1,13 @@
 """Fills the names of one outbox into static SQL texts."""
 
+import re
+from collections.abc import Mapping
 from functools import cache
+from typing import Any
 
-from psycopg import sql
+from psycopg import Connection, RawCursor, sql
+from psycopg.pq import Format
+from psycopg.rows import tuple_row
 
 from relay.names import TableName, inbox_names, outbox_names
 
@@ -23,6 +28,27 @@ def _expand(text: str, fragments: dict[str, str]) -> str:
     for word, fragment in fragments.items():
         text = text.replace(f"{{{word}}}", fragment)
     return text
+
+
+class Statement:
+    """A text whose %(places)s are numbered once: in a long one the driver looks for them at every run."""
+
+    def __init__(self, text: str) -> None:
+        self._names: dict[str, int] = {}
+        self._text = re.sub(r"%\((\w+)\)s|%%", self._numbered, text)
+
+    def _numbered(self, place: re.Match[str]) -> str:
+        name = place[1]
+        return f"${self._names.setdefault(name, len(self._names) + 1)}" if name else "%"
+
+    def run(
+        self, conn: Connection[Any], values: Mapping[str, Any], row_factory: Any = tuple_row
+    ) -> RawCursor[Any]:
+        """Execute it, with results in binary; what `values` holds beside its places is left out."""
+        make: type[RawCursor[Any]] = getattr(conn, "raw_cursor_factory", RawCursor)
+        cursor = make(conn, row_factory=row_factory)
+        cursor.format = Format.BINARY
+        return cursor.execute(self._text, [values[name] for name in self._names])
 
 
 def verbatim(text: str) -> str:

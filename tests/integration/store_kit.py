@@ -14,7 +14,8 @@ from types import ModuleType
 from typing import Any
 
 import psycopg
-from psycopg import Connection, Cursor
+from psycopg import Connection, Cursor, RawCursor
+from psycopg._cursor_base import BaseCursor
 
 import relay.store.claim
 import relay.store.reap
@@ -56,15 +57,22 @@ class Gate:
         )
 
 
-class GatedCursor(Cursor[Any]):
-    def execute(self, query: Any, params: Any = None, **kwargs: Any) -> "GatedCursor":
+class Gated(BaseCursor[Any, Any]):
+    def execute(self, query: Any, params: Any = None, **kwargs: Any) -> Any:
         gate: Gate | None = getattr(self.connection, "gate", None)
         if gate and gate.before:
             gate.before(str(query))
         if gate and gate.aside:
             gate.aside(self.connection, str(query), params)
-        super().execute(query, params, **kwargs)
-        return self
+        return super().execute(query, params, **kwargs)  # type: ignore[misc]
+
+
+class GatedCursor(Gated, Cursor[Any]):
+    pass
+
+
+class GatedRawCursor(Gated, RawCursor[Any]):
+    pass
 
 
 class Actor:
@@ -86,6 +94,7 @@ class Actor:
         self.gate = Gate()
         self.conn.gate = self.gate  # type: ignore[attr-defined]
         self.conn.cursor_factory = GatedCursor
+        self.conn.raw_cursor_factory = GatedRawCursor  # type: ignore[attr-defined]
         self.table: Table = resolve(self.conn, table)
         self.scan = Scan()
         self.claiming = store.claim.Claiming(self.table, name, "events", lease_seconds)

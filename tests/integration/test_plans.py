@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from psycopg import ClientCursor, Connection, Cursor
-from psycopg._queries import PostgresQuery
+from psycopg._queries import PostgresQuery, PostgresRawQuery
 from psycopg.adapt import Transformer
 
 from relay.scan import Scan
@@ -93,20 +93,21 @@ class Explainer:
 
 def _prepare(conn: Connection[Any], query: str, parameters: Any) -> tuple[str, list[Any]]:
     """Prepare the statement as the driver does, so that what is explained is the plan that it will reuse."""
-    converted = PostgresQuery(Transformer(conn))
+    raw = isinstance(parameters, list) and "$1" in query
+    converted = (PostgresRawQuery if raw else PostgresQuery)(Transformer(conn))
     converted.convert(query, parameters)
     text = converted.query.decode()
     if not parameters:
         conn.execute(f"PREPARE explained AS {text}")
         return "", []
-    order = converted._order or range(len(parameters))
+    values = parameters if raw or not converted._order else [parameters[name] for name in converted._order]
     with Cursor(conn) as cursor:
         types = [
             cursor.execute("SELECT format_type(%s, NULL)", [oid or TEXT_OID]).fetchone()
             for oid in converted.types
         ]
         cursor.execute(f"PREPARE explained ({', '.join(name for (name,) in filter(None, types))}) AS {text}")
-    return f"({', '.join(['%s'] * len(types))})", [parameters[name] for name in order]
+    return f"({', '.join(['%s'] * len(types))})", list(values)
 
 
 def server(version: int) -> str:

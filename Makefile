@@ -10,7 +10,7 @@ UV_VERSION := 0.13.7
 COMPILE = $(VENV)/lock/bin/uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-header \
 	--no-annotate --python-version 3.11
 
-.PHONY: help venv servers check format test test-fast test-faults test-outage demo example lock clean
+.PHONY: help venv servers check format test test-fast test-python test-matrix test-faults test-outage demo example lock clean
 
 help:  ## show the targets
 	@sed -n 's/^\([a-z-]*\):.*  ## \(.*\)/  \1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
@@ -44,6 +44,12 @@ test: check servers  ## everything: check, then all tests on real servers
 test-fast: venv  ## tests that need no server, in seconds
 	$(BIN)/python -m pytest -n 2 -m "not server" $(wildcard tests/unit tests/conformance)
 
+test-python: venv  ## unit and conformance tests, with those servers that are there
+	$(BIN)/python -m pytest -n 2 --dist loadfile tests/unit tests/conformance
+
+test-matrix:  ## test-python on each of Python 3.11, 3.12 and 3.13 that is here
+	@scripts/test-matrix
+
 test-faults: venv servers  ## the fault suite at length: make test-faults MINUTES=30 SEED=1
 	$(BIN)/python -m tests.faults --minutes $(or $(MINUTES),10) $(if $(SEED),--seed $(SEED))
 
@@ -66,5 +72,5 @@ lock: venv  ## remake requirements-dev.txt, and the image's requirements, from p
 	printf 'fastapi\nsqlalchemy\nuvicorn\n' | $(COMPILE) --constraint requirements-dev.txt - -o compose/requirements/example.txt
 
 clean:  ## remove what make made
-	rm -rf $(VENV) dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) .venv-3.* dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

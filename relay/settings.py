@@ -4,7 +4,6 @@ Unknown names are errors, and so are settings that contradict each other. Secret
 `describe`. `Settings(…)` reads nothing from outside: relay/configuration.py knows where values come from.
 """
 
-import math
 import re
 from datetime import timedelta
 from pathlib import Path
@@ -28,6 +27,7 @@ from pydantic import (
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from relay.destination import shown as shown_destination
+from relay.durations import seconds
 from relay.errors import SettingsError
 from relay.logs import redact
 from relay.names import TableName
@@ -35,39 +35,6 @@ from relay.names import TableName
 PREFIX = "RELAY_"
 HIDDEN = "***"
 SHORTEST_TOKEN = 12
-
-_UNITS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
-_WORDS = {"sec": "s", "second": "s", "min": "m", "minute": "m", "hour": "h", "day": "d", "week": "w"}
-
-
-def seconds(value: object) -> float:
-    """A duration: a number of seconds, or text such as '7 days', '36h' or '1h 30m'."""
-    if isinstance(value, timedelta):
-        return value.total_seconds()
-    if isinstance(value, int | float) and not isinstance(value, bool):
-        total = float(value)
-    else:
-        total = _spelled_out(str(value).strip().lower())
-    if not math.isfinite(total) or total < 0:
-        raise ValueError("a duration is a finite number that is not negative")
-    return total
-
-
-def _spelled_out(text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        pass
-    part = r"(\d+(?:\.\d+)?)\s*([a-z]+)"
-    if not re.fullmatch(rf"{part}(?:\s*{part})*", text):
-        raise ValueError("write a duration as seconds or as text such as '90 s', '36h' or '7 days'")
-    total = 0.0
-    for number, word in re.findall(part, text):
-        unit = _WORDS.get(word.removesuffix("s") if len(word) > 2 else word, word)
-        if unit not in _UNITS:
-            raise ValueError(f"'{word}' is no unit of time: use ms, s, m, h, d or w")
-        total += float(number) * _UNITS[unit]
-    return total
 
 
 def _retention(value: object) -> timedelta | None:

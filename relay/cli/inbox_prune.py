@@ -76,7 +76,7 @@ def prune(
 
 
 def _age(text: str) -> timedelta:
-    from relay.settings import seconds
+    from relay.durations import seconds
 
     try:
         return timedelta(seconds=seconds(text))

@@ -167,7 +167,7 @@ def _line(row: dict[str, Any]) -> tuple[object, ...]:
 
 def parse_since(text: str | None, option: str = "--since") -> datetime | None:
     """A moment, or a span before now; a moment without a zone is local time."""
-    from relay.settings import seconds
+    from relay.durations import seconds
 
     if text is None:
         return None

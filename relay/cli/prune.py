@@ -105,7 +105,7 @@ _NAMES: "dict[Kind, str]" = {
 
 
 def _ages(settings: "Settings", older_than: str | None, dead_letters: bool) -> "dict[Kind, timedelta]":
-    from relay.settings import seconds
+    from relay.durations import seconds
 
     given = None
     if older_than is not None:

@@ -206,7 +206,7 @@ def _flag(scope: str) -> str:
 
 
 def _duration(text: str | None) -> float | None:
-    from relay.settings import seconds
+    from relay.durations import seconds
 
     if text is None:
         return None

@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any, cast, get_args
 
+from relay.durations import seconds
 from relay.errors import InvalidEvent, RelayError
 from relay.pause import ALL, PauseScope, Subject
-from relay.settings import seconds
 from relay.store.conditions import Status
 from relay.store.listing import Query
 from relay.store.redrive import Action, Filter

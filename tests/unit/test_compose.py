@@ -24,7 +24,8 @@ from pydantic import SecretStr
 
 from relay.cli import make_app
 from relay.configuration import load
-from relay.settings import Settings, seconds
+from relay.durations import seconds
+from relay.settings import Settings
 from tests.conftest import missing
 from tests.servers.kafka import VERSION as TESTED_KAFKA
 

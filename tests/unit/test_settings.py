@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from relay.configuration import load
+from relay.durations import seconds
 from relay.errors import SettingsError
-from relay.settings import Settings, seconds
+from relay.settings import Settings
 
 URL = "postgresql://relay:s3cr3t@db.example:5432/shop"
 

@@ -13,7 +13,7 @@ from relay.store import inspect, listing, overview, steer, waiting, workers_seen
 from relay.store.connection import StoreConnection, Table
 from relay.web.desk import Desk
 from relay.web.params import Wrong, cursor_of, query_of
-from relay.web.shape import merged
+from relay.web.shape import in_common
 
 Params: TypeAlias = Mapping[str, str]
 Answer: TypeAlias = dict[str, Any]
@@ -104,7 +104,10 @@ class Reads:
 
     def dead_letters(self, params: Params) -> Answer:
         groups, complete = self._desk.ask(overview.parked_groups)
-        return {"groups": merged(groups), "complete": complete, "rows": overview.PARKED_ROWS}
+        for group in groups:
+            errors = [error or "" for error in group.pop("errors")]
+            group["error"], group["contains"] = in_common(errors, max(group["variants"], 1))
+        return {"groups": groups, "complete": complete, "rows": overview.PARKED_ROWS}
 
     def pauses(self, params: Params) -> Answer:
         def look(conn: StoreConnection, table: Table) -> Answer:

@@ -18,7 +18,7 @@ from relay.web.params import (
     subject_of,
 )
 from relay.web.reads import spans
-from relay.web.shape import merged
+from relay.web.shape import in_common
 from relay.web.trend import Trend, quantile
 
 
@@ -67,45 +67,20 @@ def test_latency_is_read_off_the_histogram_between_its_bounds() -> None:
     assert quantile({"+Inf": 0}, 0.5) is None
 
 
-def group(
-    error: str | None, events: int = 1, event_type: str = "OrderPaid", status: str = "dead_letter"
-) -> dict[str, Any]:
-    at = datetime(2026, 7, 1, 12, events % 60, tzinfo=UTC)
-    return {
-        "event_type": event_type,
-        "status": status,
-        "error": error,
-        "events": events,
-        "keys": 1,
-        "first_at": at,
-        "last_at": at,
-        "event_id": f"e{events}",
-    }
+def test_errors_that_differ_in_numbers_are_named_by_what_they_share() -> None:
+    errors = ["broker-1:9092 timed out after 3 s", "broker-2:9092 timed out after 3 s"]
+    assert in_common(errors, 2) == ("broker-…:9092 timed out after 3 s", ":9092 timed out after 3 s")
+    assert all(in_common(errors, 2)[1] in error for error in errors)
 
 
-def test_errors_that_differ_in_numbers_are_one_group_named_by_what_they_share() -> None:
-    rows = [group("broker-1:9092 timed out after 3 s", 2), group("broker-2:9092 timed out after 3 s", 5)]
-    (found,) = merged(rows)
-    assert found["error"] == "broker-…:9092 timed out after 3 s"
-    assert found["contains"] == ":9092 timed out after 3 s"
-    assert all(found["contains"] in row["error"] for row in rows)
-    assert (found["events"], found["keys"], found["variants"], found["event_id"]) == (7, 2, 2, "e5")
+def test_what_only_some_were_seen_to_share_is_not_part_of_the_filter() -> None:
+    errors = ["broker-1:9092 timed out after 3 s", "broker-2:9092 timed out after 3 s"]
+    assert in_common(errors, 50) == ("broker-…:9092 timed out after 3 s", "timed out after")
 
 
 def test_a_group_of_one_error_keeps_it_whole() -> None:
-    (found,) = merged([group("record 17 has no currency", 3)])
-    assert found["error"] == found["contains"] == "record 17 has no currency"
-
-
-def test_other_types_statuses_and_words_are_other_groups() -> None:
-    rows = [
-        group("x 1"),
-        group("x 1", event_type="Other"),
-        group("x 1", status="failed"),
-        group("y 1"),
-        group(None),
-    ]
-    assert len(merged(rows)) == 5
+    assert in_common(["record 17 has no currency"], 1) == ("record 17 has no currency",) * 2
+    assert in_common([""], 1) == ("", "")
 
 
 def test_buckets_are_told_as_runs() -> None:

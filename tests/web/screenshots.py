@@ -63,7 +63,6 @@ def furnish(url: str) -> None:
     shop.park(url, 9, "evt-mail", "MailDue", "mailer-2.internal:2525 timed out after 3 s")
     refused = "exchange refunds does not take messages over 128 KiB"
     shop.park(url, 2, "evt-refund", "RefundMade", refused, "failed")
-    shop.behind(url, "order:7001", 14)
 
 
 @contextmanager
@@ -105,6 +104,7 @@ def take(browser: Browser, url: str, seconds: float) -> None:
         reason = "the campaign is under review"
         table = resolve(conn, Settings(database_url=url).table_name)  # type: ignore[arg-type]
         steer.pause(conn, table, carts, actor="ana@ops-1", reason=reason)
+    shop.behind(url, "order:7001", 14)
     time.sleep(6)
     shoot(browser, HELD, "")
 

@@ -1,5 +1,6 @@
 """Each action in a real browser: preview, confirmation, outcome in the table, entry in the audit trail."""
 
+import re
 from typing import Any
 
 import psycopg
@@ -234,9 +235,9 @@ def test_a_relay_serves_its_own_pages_and_their_charts(
     with relays(tmp_path) as start:
         relay: RelayProcess = start(database)
         wait_until(lambda: "operator's pages on http://127.0.0.1:" in relay.log)
-        browser.home = "http://127.0.0.1:" + relay.log.split("pages on http://127.0.0.1:")[1].split()[
-            0
-        ].strip('"')
+        port = re.search(r"pages on http://127.0.0.1:(\d+)", relay.log)
+        assert port is not None
+        browser.home = f"http://127.0.0.1:{port[1]}"
         browser.open("/")
         shop.behind(database, "order:1", 500)
         browser.shows("Completed", "main")

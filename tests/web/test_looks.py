@@ -15,7 +15,7 @@ from relay.store.listing import Query
 from tests.integration.store_kit import OUTBOX, Actor, Raw, insert
 from tests.web import shop
 
-MANY = 200_000
+MANY = 1_000_000
 Look = tuple[StoreConnection, Table]
 
 
@@ -202,7 +202,7 @@ def test_what_is_behind_a_head_is_counted_up_to_a_bound(database: str, look: Loo
 
 
 def test_groups_are_of_the_newest_and_say_when_there_are_more(database: str, look: Look) -> None:
-    shop.park(database, 30, "evt-dead", "MailDue", "same error")
+    shop.park(database, 30, "evt-dead", "MailDue", "error # of 9")
     shop.park(database, 10, "evt-ref", "RefundMade", "other error", "failed")
     groups, complete = overview.parked_groups(*look)
     assert [(group["event_type"], group["status"], group["events"], group["keys"]) for group in groups] == [
@@ -210,6 +210,7 @@ def test_groups_are_of_the_newest_and_say_when_there_are_more(database: str, loo
         ("RefundMade", "failed", 10, 10),
     ]
     assert complete
+    assert (groups[0]["variants"], len(groups[0]["errors"]), groups[1]["errors"]) == (30, 20, ["other error"])
     groups, complete = overview.parked_groups(*look, rows=15)
     assert sum(group["events"] for group in groups) == 16
     assert not complete

@@ -7,7 +7,7 @@ import { empty } from "./states.js";
 import { act } from "./act.js";
 
 export function deadLetters({ polling, session }) {
-  const ask = polling({ seconds: 5, load: (signal) => get("/api/dead-letters", {}, signal), render: (data) => render(data, session, () => ask()) });
+  const ask = polling({ seconds: 8, load: (signal) => get("/api/dead-letters", {}, signal), render: (data) => render(data, session, () => ask()) });
 }
 
 function render({ groups, complete, rows }, session, again) {

@@ -28,7 +28,9 @@ class ConsumerMetrics:
         )
 
 
-@cache
-def metrics_of(registry: CollectorRegistry | None = None) -> ConsumerMetrics:
+def metrics_of(registry: CollectorRegistry | None) -> ConsumerMetrics:
     """The metrics in this registry; all consumers of a process share them."""
-    return ConsumerMetrics(registry or REGISTRY)
+    return _made(REGISTRY if registry is None else registry)
+
+
+_made = cache(ConsumerMetrics)

@@ -5,6 +5,7 @@ import sqlite3
 from pathlib import Path
 
 import pytest
+from prometheus_client import REGISTRY
 
 from relay.consumers.metrics import metrics_of
 
@@ -36,5 +37,6 @@ def test_every_snippet_is_python() -> None:
 
 
 def test_every_metric_of_consumers_is_named() -> None:
-    for metric in vars(metrics_of()).values():
+    assert metrics_of(REGISTRY) is metrics_of(None)
+    for metric in vars(metrics_of(None)).values():
         assert f"`{metric._name}" in TEXT

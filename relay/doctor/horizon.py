@@ -1,12 +1,12 @@
 """Who keeps VACUUM from removing dead rows: transactions, prepared ones, and replication slots.
 
-Sessions count where they work in this database, or send it to a standby. Somebody else's session shows what
-it does only to pg_read_all_stats: where that is missing, the examination says so.
+Sessions count where they work in this database. Somebody else's session shows what it does only to
+pg_read_all_stats: where that is missing, the examination says so.
 """
 
 from typing import Any
 
-from relay.doctor.finding import Finding, Severity, literal, or_fine, quoted
+from relay.doctor.finding import Finding, literal, or_fine, quoted
 from relay.doctor.patient import Patient
 
 FAMILY = "horizon"
@@ -17,13 +17,13 @@ LONG_AGE = 1_000_000
 WHY = "VACUUM removes no row that died since then: claims read over them, and get slower until it ends"
 
 SESSIONS = """
-SELECT pid, usename AS "user", state, backend_type, application_name,
-       extract(epoch FROM clock_timestamp() - coalesce(xact_start, backend_start))::float8 AS seconds
+SELECT pid, usename AS "user", state,
+       extract(epoch FROM clock_timestamp() - xact_start)::float8 AS seconds
 FROM pg_stat_activity
-WHERE (datname = current_database() OR backend_type = 'walsender')
+WHERE datname = current_database() AND xact_start IS NOT NULL
   AND (backend_xmin IS NOT NULL OR backend_xid IS NOT NULL)
-  AND pid <> pg_backend_pid() AND backend_type NOT IN ('autovacuum worker', 'parallel worker')
-ORDER BY coalesce(xact_start, backend_start)
+  AND pid <> pg_backend_pid() AND backend_type NOT IN ('autovacuum worker', 'parallel worker', 'walsender')
+ORDER BY xact_start
 """
 MAY_LOOK = "SELECT pg_has_role(current_user, 'pg_read_all_stats', 'USAGE') AS may, current_user AS me"
 
@@ -31,7 +31,7 @@ MAY_LOOK = "SELECT pg_has_role(current_user, 'pg_read_all_stats', 'USAGE') AS ma
 def check(patient: Patient) -> list[Finding]:
     sessions = patient.rows(SESSIONS)
     found = [_session(row) for row in sessions if row["seconds"] > LONG_SECONDS]
-    found += _prepared(patient) + _slots(patient)
+    found += _prepared(patient) + _standbys(patient) + _slots(patient)
     look = patient.row(MAY_LOOK)
     if not look["may"]:
         found.append(
@@ -51,19 +51,36 @@ def check(patient: Patient) -> list[Finding]:
 
 
 def _session(row: dict[str, Any]) -> Finding:
-    severity: Severity = "error" if row["seconds"] > VERY_LONG_SECONDS else "warning"
-    age = f"for {row['seconds'] / 60:.0f} minutes"
-    if row["backend_type"] == "walsender":
-        what = (
-            f"the standby {row['application_name'] or row['pid']} holds old rows {age} (hot_standby_feedback)"
+    return Finding(
+        FAMILY,
+        "error" if row["seconds"] > VERY_LONG_SECONDS else "warning",
+        f"a transaction of {row['user']} is open for {row['seconds'] / 60:.0f} minutes"
+        f" ({row['state']}, process {row['pid']})",
+        WHY,
+        f"SELECT pg_terminate_backend({row['pid']});",
+    )
+
+
+STANDBYS = """
+SELECT application_name AS name, age(backend_xmin) AS age FROM pg_stat_replication
+WHERE age(backend_xmin) > %(age)s ORDER BY 1
+"""
+
+
+def _standbys(patient: Patient) -> list[Finding]:
+    """Standbys without a slot that pass on what their own queries hold (hot_standby_feedback)."""
+    return [
+        Finding(
+            FAMILY,
+            "warning",
+            f"the standby {row['name']} holds {row['age']:,} transactions of dead rows"
+            " (hot_standby_feedback)",
+            f"{WHY}. A query there is too long: end it, or run this on the standby",
+            "ALTER SYSTEM SET max_standby_streaming_delay = '5min';\n"
+            "ALTER SYSTEM SET hot_standby_feedback = off;\nSELECT pg_reload_conf();",
         )
-        # Ending the sender would not help: the standby comes back and says the same.
-        fix = "ALTER SYSTEM SET hot_standby_feedback = off; SELECT pg_reload_conf();"
-        return Finding(
-            FAMILY, severity, what, f"{WHY}. On the standby: end its long queries, or run this there", fix
-        )
-    what = f"a transaction of {row['user']} is open {age} ({row['state']}, process {row['pid']})"
-    return Finding(FAMILY, severity, what, WHY, f"SELECT pg_terminate_backend({row['pid']});")
+        for row in patient.rows(STANDBYS, {"age": LONG_AGE})
+    ]
 
 
 PREPARED = """

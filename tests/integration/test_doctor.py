@@ -20,6 +20,8 @@ from relay.store.migrate import migrate
 from relay.store.roles import roles_text
 from tests.integration.cli_kit import add, failure, relay
 from tests.integration.doctor_kit import ROOT, Clinic, finds_and_fixes, session
+from tests.servers.postgres import Standby
+from tests.servers.process import wait_until
 
 FAMILIES = {
     "settings",
@@ -244,6 +246,43 @@ def test_a_replication_slot_that_nobody_reads(any_postgres: int, clinic: Clinic)
     slot = f"doctor_{uuid.uuid4().hex[:12]}"
     clinic.sql(f"SELECT pg_create_logical_replication_slot('{slot}', 'pgoutput')")
     finds_and_fixes(clinic, "horizon", f"the logical replication slot {slot} is used by nobody", "warning")
+
+
+FEEDBACK = "SELECT 1 FROM pg_stat_replication WHERE backend_xmin IS NOT NULL"
+SLOT = "SELECT 1 FROM pg_replication_slots WHERE xmin IS NOT NULL"
+
+
+def test_a_standby_holds_rows_while_it_lags_and_its_slot_when_it_is_gone(
+    own_postgres: PostgresServer, tmp_path: Path, impatient: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    migrate(own_postgres.url())
+    clinic = Clinic(own_postgres.url(), tmp_path)
+    clinic.sql("SELECT pg_create_physical_replication_slot('replica')")
+    standby = Standby(own_postgres)
+    standby.settings |= {"hot_standby_feedback": "on", "wal_receiver_status_interval": "1s"}
+    with standby:
+        wait_until(lambda: bool(clinic.sql(FEEDBACK)), 60, "the standby to say what it needs")
+        assert clinic.healed("horizon", "standby"), "one that keeps up holds nothing"
+        with session(standby.url(), "BEGIN ISOLATION LEVEL REPEATABLE READ", "SELECT FROM outbox"):
+            monkeypatch.setattr(horizon, "LONG_AGE", 20)
+            for _ in range(30):
+                clinic.sql("SELECT pg_current_xact_id()")
+            finding = clinic.fault("horizon", "transactions of dead rows (hot_standby_feedback)")
+        with session(standby.url()) as conn:
+            for line in finding.fix.splitlines():
+                conn.execute(line)
+        wait_until(lambda: clinic.healed("horizon", "hot_standby_feedback"), 60, "the standby to let go")
+        clinic.sql("SELECT pg_terminate_backend(pid) FROM pg_stat_replication")
+        with session(standby.url()) as conn:
+            conn.execute("ALTER SYSTEM SET hot_standby_feedback = on")
+            conn.execute("ALTER SYSTEM SET primary_slot_name = 'replica'")
+            conn.execute("SELECT pg_reload_conf()")
+        wait_until(lambda: bool(clinic.sql(SLOT)), 60, "its slot")
+    for _ in range(3):
+        clinic.sql("SELECT pg_current_xact_id()")
+    wait_until(lambda: not clinic.healed("horizon", "is used by nobody"), 60, "the slot to be left")
+    assert "transactions of dead rows" in clinic.fault("horizon", "is used by nobody").what
+    finds_and_fixes(clinic, "horizon", "the physical replication slot replica is used by nobody", "warning")
 
 
 def test_a_user_that_may_not_see_others_transactions_is_told(guarded: Clinic) -> None:

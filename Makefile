@@ -10,7 +10,7 @@ UV_VERSION := 0.13.7
 COMPILE = $(VENV)/lock/bin/uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-header \
 	--no-annotate --python-version 3.11
 
-.PHONY: help venv servers check format test test-fast test-python test-matrix test-faults test-outage demo example lock clean
+.PHONY: help venv servers check format docs test test-fast test-python test-matrix test-faults test-outage demo example lock clean
 
 help:  ## show the targets
 	@sed -n 's/^\([a-z-]*\):.*  ## \(.*\)/  \1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
@@ -37,6 +37,9 @@ check: venv  ## lint, formatting, types, import layers
 format: venv  ## format and fix what can be fixed
 	$(BIN)/ruff check --fix --exit-zero --quiet .
 	$(BIN)/ruff format .
+
+docs: venv  ## remake the references in docs/: settings, command line, metrics, licences
+	$(BIN)/python -m tests.references
 
 test: check servers  ## everything: check, then all tests on real servers
 	$(BIN)/python -m pytest -n 2 --dist loadfile

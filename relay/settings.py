@@ -2,6 +2,7 @@
 
 Unknown names are errors, and so are settings that contradict each other. Secrets never appear in
 `describe`. `Settings(…)` reads nothing from outside: relay/configuration.py knows where values come from.
+docs/settings.md is made from the text below each setting.
 """
 
 import re
@@ -79,24 +80,37 @@ class _Section(BaseModel):
 
 class KafkaSettings(_Section):
     bootstrap_servers: str | None = None
+    """The brokers, as in `kafka-1:9092,kafka-2:9092`; needed by the publisher `kafka`."""
     message_key: Literal["event_id", "partition_key"] = "event_id"
+    """What the message key is. The partition follows from the event's key either way."""
     max_unconfirmed_per_key: NonNegativeInt = 0
+    """How many events of one key may be on their way at once; 0: no bound."""
     config: Annotated[dict[str, bool | int | float | str], Field(repr=False)] = {}
+    """Any property of librdkafka that is not a safety setting; of text, nothing is ever shown."""
 
 
 class RabbitSettings(_Section):
     url: SecretStr | None = None
+    """The node, as in `amqps://user:password@host:5671/vhost`; needed by the publisher `rabbitmq`."""
     routing_key: Template = "{event_type}"
+    """The routing key; `{event_type}` and `{key_type}` are filled in."""
     max_unconfirmed_per_key: NonNegativeInt = 1
+    """How many events of one key may be on their way at once; more than 1 can break a key's order."""
     confirm_seconds: Seconds = 15.0
+    """How long a confirm may take before the connection counts as lost."""
     declare: bool = False
-    management_url: SecretStr | None = None  # for `relay doctor`: AMQP does not tell what is bound
+    """Declare exchanges that are missing, each with a quorum queue of the same name."""
+    management_url: SecretStr | None = None
+    """The management API, for `relay doctor`: AMQP does not tell what is bound."""
 
 
 class WebhookSettings(_Section):
     secret: SecretStr | dict[str, SecretStr] | None = None
+    """Signs each request: one secret, or one for each host."""
     timeout_seconds: Seconds = 10.0
+    """How long a receiver may take to answer."""
     allow_private: bool = False
+    """Send to private and loopback addresses too."""
 
 
 class Settings(BaseSettings):
@@ -105,35 +119,58 @@ class Settings(BaseSettings):
     )
 
     database_url: SecretStr
+    """libpq URL of the outbox's database; several hosts with `target_session_attrs` work."""
     table: str = "outbox"
+    """The outbox, also with its schema, as in `sales.outbox`."""
     publisher: Annotated[str, Field(min_length=1)] = "kafka"
+    """`kafka`, `rabbitmq`, `webhook`, `stdout`, an installed plugin's name, or `module:callable`."""
     destination: Template = "outbox.events"
+    """Topic, exchange or URL; `{event_type}` and `{key_type}` are filled in; a row's own one wins."""
     batch_size: Annotated[int, Field(ge=1, le=100_000)] = 2000
+    """How many events a claim takes at most."""
     claim_bytes: Annotated[ByteSize, Field(ge=1)] = ByteSize(8 * 1024 * 1024)
+    """How many bytes of payload a claim takes at most: what bounds memory."""
     lease_seconds: Seconds = 90.0
-    publish_seconds: Seconds = 0.0  # a third of the lease where it is not set
+    """How long a worker may hold what it has claimed."""
+    publish_seconds: Seconds = 0.0
+    """The deadline of a batch; what is not confirmed by then is released. A third of the lease if unset."""
     heartbeat_seconds: Seconds = 10.0
+    """How often a worker says that it lives."""
     stale_seconds: Seconds = 30.0
+    """How long a worker may be silent before the others take over from it."""
     grace_seconds: Seconds = 25.0
-    rate_limits: dict[str, PositiveFloat] = {}  # destination → events per second, all workers together
+    """How long a worker may finish what is in flight when it is told to stop."""
+    rate_limits: dict[str, PositiveFloat] = {}
+    """Events per second by destination, over all workers together."""
     on_exhausted: Literal["dead_letter", "block"] = "dead_letter"
+    """What becomes of an event that cannot be published; `block`: it holds its key until somebody decides."""
     completion: Literal["keep", "delete", "archive"] = "keep"
+    """What becomes of a published event's row."""
     retention: Retention = timedelta(days=7)
+    """How long published events are kept."""
     dead_letter_retention: Retention = None
+    """How long dead letters are kept."""
     inbox_retention: Retention = timedelta(days=7)
+    """How long consumers remember what they have applied: longer than any duplicate can be late."""
     wake: Literal["auto", "poll"] = "auto"
+    """How an idle relay learns of new events; `poll` where a pooler keeps LISTEN away."""
     format: Literal["plain", "cloudevents"] = "plain"
+    """Of messages; `cloudevents`: the CloudEvents 1.0 binary binding of the transport."""
     http: Annotated[str, BeforeValidator(_address)] = "127.0.0.1:9108"
+    """Where `/metrics`, `/livez`, `/readyz` and the operator's pages are served, or `off`."""
     health_file: Path | None = None
+    """A file that says what `/livez` and `/readyz` would."""
     http_token: Token | None = None
+    """Who has it may look at the operator's pages; needed there unless `http` is a loopback address."""
     operator_token: Token | None = None
+    """Who has it may look and act: retry, skip, pause, resume."""
     hide_payloads: bool = False
+    """Show no payloads on the operator's pages."""
     kafka: KafkaSettings = KafkaSettings()
     rabbitmq: RabbitSettings = RabbitSettings()
     webhook: WebhookSettings = WebhookSettings()
-    publisher_options: Annotated[
-        dict[str, Any], Field(repr=False)
-    ] = {}  # of a publisher that is not the relay's own
+    publisher_options: Annotated[dict[str, Any], Field(repr=False)] = {}
+    """The settings of a publisher that is not the relay's own; none of them is ever shown."""
 
     @classmethod
     def settings_customise_sources(

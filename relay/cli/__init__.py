@@ -5,7 +5,6 @@ Modules here import nothing heavy before a command runs: `relay --help` must not
 
 import sys
 from importlib import import_module
-from importlib.util import find_spec
 
 from relay.cli.app import App
 
@@ -38,8 +37,7 @@ def make_app() -> App:
         context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     )
     for name in _MODULES:
-        if find_spec(f"relay.cli.{name}") is not None:
-            import_module(f"relay.cli.{name}").command(app)
+        import_module(f"relay.cli.{name}").command(app)
     return app
 
 

@@ -14,6 +14,7 @@ def command(app: App) -> None:
     app.command(help=_MIGRATE)(migrate)
     app.command(name="sql", help=_SQL)(print_sql)
     app.command(help=_VERSION)(version)
+    app.callback()(options)
 
 
 _MIGRATE = """Create the tables, or upgrade them.
@@ -110,3 +111,18 @@ def version(as_json: Json = False) -> None:
         print_json({"version": relay.__version__, "schema": schema, "python": platform.python_version()})
     else:
         sys.stdout.write(f"outbox-relay {relay.__version__}\n")
+
+
+def _print_version(asked: bool) -> None:
+    if asked:
+        version()
+        raise typer.Exit
+
+
+def options(
+    version: Annotated[
+        bool,
+        typer.Option("--version", help="Print the version and exit.", callback=_print_version, is_eager=True),
+    ] = False,
+) -> None:
+    """What stands before the command."""

@@ -60,6 +60,7 @@ def test_sql_and_version_need_no_database() -> None:
     version = relay("version", "--json")
     assert set(json.loads(version.stdout)) == {"version", "schema", "python"}
     assert relay("version").stdout == f"outbox-relay {json.loads(version.stdout)['version']}\n"
+    assert relay("--version").stdout == relay("version").stdout
 
 
 def test_the_installed_command_is_the_same_program() -> None:

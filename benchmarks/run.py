@@ -28,6 +28,7 @@ from benchmarks.servers import SETTINGS, Broker
 from relay.demo.processes import ServerError
 
 REPEATS = 5
+WARM_UP_EVENTS = 400_000
 
 
 @dataclass(frozen=True)
@@ -72,7 +73,7 @@ def note(text: str) -> None:
 def warm_up(broker: Broker, version: int) -> None:
     """So that the first contender does not pay for the broker's compiler."""
     note("warming up the broker")
-    measuring.drain(OutboxRelay(), version, broker, 100_000)
+    measuring.drain(OutboxRelay(), version, broker, WARM_UP_EVENTS)
 
 
 def quietest(measurement: Measurement, limit: float, thrown_away: list[dict[str, Any]]) -> Run:

@@ -10,7 +10,7 @@ import { empty } from "./states.js";
 const TONES = { alive: "good", draining: "warn", dead: "bad" };
 
 export function workers({ polling }) {
-  polling({ seconds: 3, load: (signal) => get("/api/workers", {}, signal), render });
+  polling({ seconds: 5, load: (signal) => get("/api/workers", {}, signal), render });
 }
 
 function render({ workers: all, buckets }) {

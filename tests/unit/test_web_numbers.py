@@ -89,7 +89,14 @@ def test_buckets_are_told_as_runs() -> None:
 
 
 def test_a_filter_that_means_everything_is_refused() -> None:
-    for body in ({}, {"ids": []}, {"status": ""}, {"key": "", "error": ""}, {"unknown": "x"}):
+    bodies: list[dict[str, Any]] = [
+        {},
+        {"ids": []},
+        {"status": ""},
+        {"key": "", "error": ""},
+        {"unknown": "x"},
+    ]
+    for body in bodies:
         with pytest.raises(Wrong, match="name at least"):
             filter_of(body)
 

@@ -10,7 +10,14 @@ from tests.integration.store_kit import insert
 from tests.web.client import OPERATOR, VIEWER, Client
 from tests.web.conftest import Serve
 
-DATA = ("/api/live", "/api/workers", "/api/waiting", "/api/events", "/api/count", "/api/event?id=x")
+DATA: tuple[str, ...] = (
+    "/api/live",
+    "/api/workers",
+    "/api/waiting",
+    "/api/events",
+    "/api/count",
+    "/api/event?id=x",
+)
 DATA += ("/api/dead-letters", "/api/pauses", "/api/audit", "/api/doctor")
 ACTIONS = ("redrive", "preview", "pause", "held", "resume", "job", "stop")
 

@@ -220,7 +220,10 @@ def test_an_action_goes_on_without_its_page_and_only_one_runs_at_a_time(database
         second = client.post("/api/do/redrive", {"action": "retry", "type": "MailDue"})
         assert (second.status, second.json["error"]) == (409, "occupied")
         client.post("/api/do/stop", {"number": job["number"]})
-    progress = lambda: client.post("/api/do/job", {"number": job["number"]}).json["job"]  # noqa: E731
+
+    def progress() -> Any:
+        return client.post("/api/do/job", {"number": job["number"]}).json["job"]
+
     wait_until(lambda: progress()["state"] != "running")
     ended = progress()
     assert ended["state"] == "stopped"

@@ -12,6 +12,7 @@ from relay.reading import Count
 from relay.store import listing, overview, waiting
 from relay.store.connection import StoreConnection, Table, connect, resolve
 from relay.store.listing import Query
+from relay.store.sqltext import fill
 from tests.integration.store_kit import OUTBOX, Actor, Raw, insert
 from tests.web import shop
 
@@ -67,7 +68,7 @@ def test_any_page_of_many_events_takes_no_longer_than_of_few(database: str, look
         assert page.complete, query
         assert page.events[0]["position"] == first, query
         assert took < 2.0, f"{query} took {took:.2f} s"
-    windows = listing.fill(listing.WINDOW, look[1].name, COLUMNS="o.id", WHERE="true")
+    windows = fill(listing.WINDOW, look[1].name, COLUMNS="o.id", WHERE="true")
     look[0].execute("SET enable_bitmapscan = on")
     plan = (
         look[0]

@@ -4,6 +4,7 @@ import json
 import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
@@ -114,7 +115,10 @@ def test_keys_that_wait_say_why(furnished: str, database: str, visitor: Browser)
         )
     worker.close()
     visitor.open("/waiting")
-    rows = lambda: {row.text.split("\n")[0].split(" ")[0]: row.text for row in visitor.all("tbody tr")}  # noqa: E731
+
+    def rows() -> dict[str, str]:
+        return {row.text.split("\n")[0].split(" ")[0]: row.text for row in visitor.all("tbody tr")}
+
     visitor.until(lambda: "order:7001" in rows(), "the blocked key is listed")
     found = rows()
     assert "Blocked" in found["order:7001"]
@@ -332,7 +336,7 @@ HOSTILE = (
 
 def test_hostile_events_are_shown_as_text(database: str, visitor: Browser) -> None:
     both = json.dumps({HOSTILE: HOSTILE})
-    names = {"event_type": HOSTILE, "payload": both, "headers": both}
+    names: dict[str, Any] = {"event_type": HOSTILE, "payload": both, "headers": both}
     told = json.dumps({"host": HOSTILE, "version": HOSTILE, "publisher": HOSTILE, "destination": HOSTILE})
     with psycopg.connect(database, autocommit=True) as conn:
         insert(conn, HOSTILE, idempotency_key=HOSTILE, **names)

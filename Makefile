@@ -10,7 +10,7 @@ UV_VERSION := 0.13.7
 COMPILE = $(VENV)/lock/bin/uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-header \
 	--no-annotate --python-version 3.11
 
-.PHONY: help venv servers check format docs test test-fast test-python test-matrix test-faults test-outage demo example lock clean
+.PHONY: help venv servers check format docs test test-fast test-python test-matrix test-faults test-outage release demo example lock clean
 
 help:  ## show the targets
 	@sed -n 's/^\([a-z-]*\):.*  ## \(.*\)/  \1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
@@ -58,6 +58,9 @@ test-faults: venv servers  ## the fault suite at length: make test-faults MINUTE
 
 test-outage: venv servers  ## one outage of each broker, ten minutes long: make test-outage MINUTES=10
 	$(BIN)/python -m tests.faults.outage --minutes $(or $(MINUTES),10)
+
+release: venv  ## rehearse a release: build, try what was built, write the notes (ARGS=--tag: and tag it)
+	$(BIN)/python scripts/release.py $(ARGS)
 
 demo: venv  ## the whole story with nothing installed
 	@$(BIN)/relay demo

@@ -1,11 +1,11 @@
 """Makes a release: checks, builds, tries what it built, writes the notes. It never uploads and never pushes.
 
-    make release               a rehearsal with what is committed; says what would keep it from being a release
-    make release ARGS=--tag    the release: refuses where anything is wrong, ends with a tag in this repository
+    make release             a rehearsal with what is committed; says what would keep it from being a release
+    make release ARGS=--tag  the release: refuses where anything is wrong, ends with a tag in this repository
 
 An sdist and a wheel are built from the commit, not from the working tree. The wheel, and one built from the
 sdist, are each installed in a new environment with all extras, in the versions of requirements-dev.txt; there
-the command must tell its version, print its SQL, find its publishers and pass `relay demo`. All lands in dist/.
+the command must tell its version, print its SQL, find its publishers and pass `relay demo`. dist/ has it all.
 """
 
 import argparse
@@ -61,9 +61,7 @@ def main() -> None:
     say(f"in {DIST}: " + ", ".join(sorted(file.name for file in DIST.iterdir())))
     if for_real:
         run("git", "tag", "--annotate", f"v{version}", "--file", DIST / "NOTES.md", "--cleanup=verbatim")
-        say(
-            f"tagged v{version}; now, by hand: git push origin v{version}, and twine upload dist/*.whl dist/*.gz"
-        )
+        say(f"tagged v{version}; by hand: git push origin v{version}; twine upload dist/*.whl dist/*.gz")
     for obstacle in found:
         say(f"a release would be refused: {obstacle}")
 

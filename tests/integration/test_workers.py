@@ -145,9 +145,7 @@ def test_one_worker_keeps_house_for_as_long_as_it_renews(stage: Stage) -> None:
 def test_a_housekeeper_that_does_not_renew_loses_its_post_to_the_first_who_asks(stage: Stage) -> None:
     frozen, other = register(stage, "frozen"), register(stage, "other")
     assert keeps_house(frozen)
-    stage.sql.execute(
-        "UPDATE outbox_workers SET housekeeper_until = clock_timestamp() WHERE id = 'frozen'"
-    )
+    stage.sql.execute("UPDATE outbox_workers SET housekeeper_until = clock_timestamp() WHERE id = 'frozen'")
     assert keeps_house(other)
     assert not keeps_house(frozen)
 

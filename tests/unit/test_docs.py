@@ -1,9 +1,24 @@
-"""What the documents say of the tests is true."""
+"""What the documents say is true, as far as reading them can tell: tests, links, commands, settings, syntax.
 
+tests/integration/test_docs_snippets.py runs what is in them.
+"""
+
+import ast
+import json
 import re
-from pathlib import Path
+import tomllib
 
-ROOT = Path(__file__).parent.parent.parent
+import pytest
+import yaml
+
+from relay.settings import Settings
+from tests.docs.pages import ROOT, SHELL, Page, pages
+from tests.docs.shell import FOREIGN, commands, problem, program, spoken_commands
+
+RUN = {"python", "sql", *SHELL}
+READ = {"toml", "json", "yaml"}
+PAGES = [pytest.param(page, id=page.name) for page in pages()]
+every_page = pytest.mark.parametrize("page", PAGES)
 
 
 def test_every_test_that_the_guarantees_name_exists() -> None:
@@ -17,7 +32,79 @@ def test_every_test_that_the_guarantees_name_exists() -> None:
     assert named - written == set()
 
 
-def test_links_between_documents_lead_somewhere() -> None:
-    for document in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]:
-        for target in re.findall(r"\]\((?!https?://|#)([^)#]+)", document.read_text()):
-            assert (document.parent / target).exists(), f"{document.name} links to {target}"
+@every_page
+def test_links_lead_somewhere(page: Page) -> None:
+    for target, anchor in page.links():
+        there = (page.path.parent / target).resolve() if target else page.path
+        assert there.exists(), f"{page.name} links to {target}"
+        if anchor and there.suffix == ".md":
+            linked = Page(str(there.relative_to(ROOT)))
+            assert anchor in linked.anchors(), f"{page.name} links to {target}#{anchor}"
+
+
+@every_page
+def test_every_block_says_its_language_and_only_text_is_left_alone(page: Page) -> None:
+    assert {block.language for block in page.fenced} <= RUN | READ | {"text"}
+    assert page.text.count("\n```") % 2 == 0, "a block does not end"
+
+
+@every_page
+def test_every_command_exists_as_it_is_written(page: Page) -> None:
+    wrong = [(command.where, problem(command)) for command in commands(page) if problem(command)]
+    assert wrong == []
+
+
+@every_page
+def test_every_command_that_the_text_names_exists(page: Page) -> None:
+    wrong = []
+    for command in spoken_commands(page):
+        said = problem(command)
+        # The text may leave out what a command cannot do without, as in `relay show`.
+        if said and not re.search("Missing (argument|option|parameter)|argument is required", said):
+            wrong.append((command.where, said))
+    assert wrong == []
+
+
+@every_page
+def test_every_snippet_can_be_read(page: Page) -> None:
+    for block in page.of("python"):
+        ast.parse(block.text, f"{page.name}:{block.line}")
+    for block in page.of("json"):
+        json.loads(block.text)
+    for block in page.of("yaml"):
+        list(yaml.safe_load_all(block.text))
+    for block in page.of("toml"):
+        values = tomllib.loads(block.text)
+        if "project" not in values:
+            Settings.model_validate({"database_url": "postgresql://app@localhost/shop"} | values)
+
+
+def test_a_wrong_command_would_be_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    page = Page("docs/imagined.md")
+    lines = (
+        "relay status --no-such-option",
+        "relay no-such-command",
+        "RELAY_NO_SUCH=1 relay status",
+        "make no-such-target",
+        "mkfs /dev/sda",
+        "pip install 'outbox-relay[no-such-extra]'",
+        "relay status | mkfs",
+        "relay status \\\n  --no-such-option",
+    )
+    for line in lines:
+        monkeypatch.setattr(Page, "text", f"# A\n\n```sh\n{line}\n```\n")
+        assert any(problem(command) for command in commands(Page(page.name))), line
+    monkeypatch.setattr(Page, "text", "# A\n\n    relay status --no-such-option\n")
+    assert any(problem(command) for command in commands(page))
+
+
+def test_every_foreign_program_that_is_let_through_is_used() -> None:
+    used = {program(command)[0] for page in pages() for command in commands(page) if program(command)}
+    assert set(FOREIGN) - used == set()
+
+
+def test_every_page_of_docs_is_in_the_index() -> None:
+    index = Page("docs/README.md")
+    linked = {str((index.path.parent / target).resolve().relative_to(ROOT)) for target, _ in index.links()}
+    there = {page.name for page in pages() if page.name.startswith("docs/")}
+    assert there - linked == {index.name}

@@ -19,6 +19,7 @@ from tests.system.relays import insert, relays, statuses, wait_until
 
 EVENTS_A_MINUTE, KEYS, MAX_ATTEMPTS = 600, 50, 3
 PAUSE_SECONDS = 0.5
+BROKERS: tuple[BrokerName, ...] = ("kafka", "rabbitmq")
 
 
 def tell(line: str) -> None:
@@ -98,11 +99,12 @@ def _look(database: str) -> Counter[tuple[str, int]]:
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.faults.outage", description="One long outage.")
     parser.add_argument("--minutes", type=float, default=10.0)
-    parser.add_argument("--broker", choices=["kafka", "rabbitmq"])
+    parser.add_argument("--broker", choices=BROKERS)
     arguments = parser.parse_args()
     with Arena() as arena:
-        for broker in [arguments.broker] if arguments.broker else ["kafka", "rabbitmq"]:
-            outage(arena, broker, arguments.minutes)
+        for broker in BROKERS:
+            if arguments.broker in (None, broker):
+                outage(arena, broker, arguments.minutes)
 
 
 if __name__ == "__main__":

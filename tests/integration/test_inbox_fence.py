@@ -193,8 +193,9 @@ def applying(seen: list[str]) -> Applying:
 
 def message(event_id: str, generation: int) -> tuple[Message, Raw]:
     headers = {"event_id": event_id, "partition_key": "order:1", "lease_generation": str(generation)}
-    facts: Any = (event_id, "OrderPaid", "order:1", {}, {}, 1, generation, 1, None, None)
-    return Message(*facts, "orders[0]@1", b"{}"), Raw(b"{}", headers, "orders[0]@1")
+    place = "orders[0]@1"
+    facts: Any = (event_id, "OrderPaid", "order:1", {}, {}, 1, generation, 1, None, None, place, b"{}")
+    return Message(*facts), Raw(b"{}", headers, place)
 
 
 @pytest.mark.parametrize("came", [True, False])

@@ -61,7 +61,6 @@ class Flight:
         """`proven` are exchanges that took a message before; another is tried with one message alone."""
         self.messages = messages
         self.unconfirmed: dict[int, Message] = {}  # by delivery tag
-        self.resent = 0
         self.overtaken = 0
         self._window = window
         self._proven = proven
@@ -165,7 +164,6 @@ class Flight:
             self._proven.discard(exchange)
             self._refusing[exchange] = outcome(trouble, reason)
             self._ready.extendleft(reversed([*stranded, *rest]))
-            self.resent += sum(message.exchange != exchange for message in stranded)
         elif len(stranded) == 1:
             # What kills the connection by itself costs it an attempt: it may be the record, or not.
             stranded[0].fail(Unconfirmed(reason) if trouble is Trouble.FATAL else outcome(trouble, reason))
@@ -174,7 +172,6 @@ class Flight:
             middle = (len(stranded) + 1) // 2
             parts = (deque(stranded[:middle]), deque(stranded[middle:]), rest)
             self._groups.extendleft(part for part in reversed(parts) if part)
-            self.resent += len(stranded)
 
     def _settled(self, tag: int, multiple: bool) -> list[Message]:
         if multiple:

@@ -12,6 +12,7 @@ import re
 from base64 import b64encode
 from urllib.parse import quote, unquote
 
+from publishers.signing import HEADER as SIGNATURE
 from relay.event import RESERVED_HEADERS, Event
 from relay.message import CLOUDEVENTS_PREFIX, Format, Headers, cloudevents_headers, plain_headers
 
@@ -55,7 +56,7 @@ def request_headers(
         ("Idempotency-Key", text(event.event_id)),
     ]
     if signature is not None:
-        headers.append(("X-Signature", signature))
+        headers.append((SIGNATURE, signature))
     rows = _plain(event) if wanted == "plain" else _cloudevents(event, host)
     if credentials is not None:
         headers.append(("Authorization", _basic(*credentials)))

@@ -8,16 +8,15 @@ from typing import Any
 
 import psycopg
 import pytest
-from psycopg.rows import dict_row
-from typer.testing import Result
 
 from relay.names import TableName
 from relay.pause import ALL, Subject
 from relay.store import steer
 from relay.store.connection import connect, resolve
 from tests.integration.cli_kit import failure, invoke, nowhere
+from tests.integration.operator_kit import answer, done, rows, url
 
-__all__ = ["nowhere"]
+__all__ = ["nowhere", "url"]
 pytestmark = pytest.mark.usefixtures("nowhere")
 
 SUBJECTS = [
@@ -27,27 +26,6 @@ SUBJECTS = [
     (["--key", "order:1"], Subject("key", "order:1")),
 ]
 each_subject = pytest.mark.parametrize("arguments,subject", SUBJECTS, ids=[s[1].scope for s in SUBJECTS])
-
-
-@pytest.fixture
-def url(database: str, monkeypatch: pytest.MonkeyPatch) -> str:
-    monkeypatch.setenv("RELAY_DATABASE_URL", database)
-    return database
-
-
-def done(result: Result) -> str:
-    assert result.exit_code == 0, (result.stdout, result.stderr)
-    return result.stdout
-
-
-def answer(*arguments: str) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(done(invoke(*arguments, "--json")))
-    return found
-
-
-def rows(url: str, query: str) -> list[dict[str, Any]]:
-    with psycopg.connect(url, row_factory=dict_row) as conn:
-        return conn.execute(query).fetchall()
 
 
 def change(url: str, statement: str) -> None:

@@ -26,7 +26,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 DIST = ROOT / "dist"
-TWINE = "twine==6.2.0"
+TWINE = "twine==7.0.0"
 PUBLISHERS = ("kafka", "memory", "rabbitmq", "stdout", "webhook")
 
 

@@ -28,11 +28,12 @@ $(READY): requirements-dev.txt pyproject.toml
 servers: venv  ## install what the tests need to run PostgreSQL, Kafka and RabbitMQ
 	@tests/servers/install.sh
 
-check: venv  ## lint, formatting, types, import layers
+check: venv  ## lint, formatting, types, import layers, links and commands of the documents
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python -m pytest -q -n 0 tests/unit/test_docs.py
 
 format: venv  ## format and fix what can be fixed
 	$(BIN)/ruff check --fix --exit-zero --quiet .

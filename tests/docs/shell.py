@@ -121,8 +121,8 @@ def _misuse(command: Command) -> str | None:
             modules = (word.replace(".", "/") for word in words if word.startswith(("tests.", "examples.")))
             gone = [name for name in (*files, *modules) if not list(ROOT.glob(f"{name}*"))]
             return f"there is no {', '.join(gone)}" if gone else None
-        case (name, *_):
-            return _missing("program in FOREIGN, with a reason,", [name], FOREIGN)
+        case words:
+            return _missing("program in FOREIGN, with a reason,", words[:1], FOREIGN)
 
 
 def _missing(what: str, named: Iterable[str], known: Container[str]) -> str | None:

@@ -11,6 +11,7 @@ import asyncio
 import os
 import sys
 import threading
+from ast import PyCF_ALLOW_TOP_LEVEL_AWAIT
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -199,7 +200,8 @@ AFTERWARDS: dict[str, Callable[[Names, str], None]] = {
 
 def run(page: Page, database: str) -> None:
     with names(database) as made:
-        made.update(BEFORE.get(page.name, lambda _: {})(database))
+        if before := BEFORE.get(page.name):
+            made.update(before(database))
         for block in page.of("python"):
             text = block.text
             for shown, real in addresses(database).items():
@@ -207,14 +209,14 @@ def run(page: Page, database: str) -> None:
             if "consumer.run(" in text and page.name in DURING:
                 threading.Thread(target=DURING[page.name], args=(made, database), daemon=True).start()
             # The line numbers of a traceback are then those of the page.
-            code = compile("\n" * (block.line - 1) + text, page.name, "exec", flags=ALLOW_AWAIT)
+            code = compile(
+                "\n" * (block.line - 1) + text, page.name, "exec", flags=PyCF_ALLOW_TOP_LEVEL_AWAIT
+            )
             answer = eval(code, made)
             if answer is not None:
                 asyncio.run(answer)
-        AFTERWARDS.get(page.name, lambda *_: None)(made, database)
-
-
-ALLOW_AWAIT = 0x2000  # ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
+        if afterwards := AFTERWARDS.get(page.name):
+            afterwards(made, database)
 
 
 if __name__ == "__main__":

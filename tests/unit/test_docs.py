@@ -45,7 +45,8 @@ def test_links_lead_somewhere(page: Page) -> None:
 @every_page
 def test_every_block_says_its_language_and_only_text_is_left_alone(page: Page) -> None:
     assert {block.language for block in page.fenced} <= RUN | READ | {"text"}
-    assert page.text.count("\n```") % 2 == 0, "a block does not end"
+    assert page.text.count("\n```") == 2 * len(page.fenced), "a block does not end"
+    assert not re.search("^ +```", page.text, re.MULTILINE), "blocks inside of lists are not found"
 
 
 @every_page
@@ -108,3 +109,8 @@ def test_every_page_of_docs_is_in_the_index() -> None:
     linked = {str((index.path.parent / target).resolve().relative_to(ROOT)) for target, _ in index.links()}
     there = {page.name for page in pages() if page.name.startswith("docs/")}
     assert there - linked == {index.name}
+
+
+def test_the_page_on_operating_shows_an_example_of_each_command_that_acts() -> None:
+    shown = {program(command)[1] for command in commands(Page("docs/operating.md"))}
+    assert shown >= {"retry", "skip", "replay", "pause", "resume", "prune"}

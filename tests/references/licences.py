@@ -55,15 +55,13 @@ def pinned() -> list[str]:
 
 
 def licence(name: str) -> str:
-    said = metadata(name)
-    if expression := said.get("License-Expression") or UNSAID.get(name):
-        return expression
-    classifiers = said.get_all("Classifier") or []
-    words = [said.get("License") or ""] + [
-        each.rpartition(" :: ")[2] for each in classifiers if each.startswith("License")
-    ]
-    known = [SPOKEN.get(word, word) for word in words if word]
-    return known[0] if known else "unknown"
+    said = metadata(name).json
+    if expression := said.get("license_expression") or UNSAID.get(name):
+        return str(expression)
+    classified = [each for each in said.get("classifier", []) if each.startswith("License ::")]
+    words = [said.get("license"), *(each.rpartition(" :: ")[2] for each in classified), "unknown"]
+    first = next(word for word in words if word)
+    return SPOKEN.get(str(first), str(first))
 
 
 def allowed(name: str) -> bool:

@@ -18,7 +18,7 @@ UNSET = {"publish_seconds": "a third of `lease_seconds`"}
 
 
 def reference() -> str:
-    sections = {name: field.annotation for name, field in Settings.model_fields.items() if _is_section(field)}
+    sections = {name: model for name, field in Settings.model_fields.items() if (model := _section(field))}
     parts = [f"### Of the relay\n\nIn the environment: `{PREFIX}TABLE` is `table`.\n\n{_table(Settings)}"]
     for name, model in sections.items():
         example = next(iter(model.model_fields))
@@ -34,7 +34,7 @@ def _table(model: type[BaseModel]) -> str:
     rows = [
         f"| `{name}` | {_values(field)} | {_default(name, field)} | {said[name]} |"
         for name, field in model.model_fields.items()
-        if not _is_section(field)
+        if not _section(field)
     ]
     return "\n".join(["| setting | values | default | |", "|---|---|---|---|", *rows, ""])
 
@@ -52,8 +52,9 @@ def texts(model: type[BaseModel]) -> dict[str, str]:
     }
 
 
-def _is_section(field: FieldInfo) -> bool:
-    return isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel)
+def _section(field: FieldInfo) -> type[BaseModel] | None:
+    model = field.annotation
+    return model if isinstance(model, type) and issubclass(model, BaseModel) else None
 
 
 def _values(field: FieldInfo) -> str:

@@ -7,6 +7,7 @@ import ast
 import json
 import re
 import tomllib
+from collections import Counter
 
 import pytest
 import yaml
@@ -97,6 +98,13 @@ def test_a_wrong_command_would_be_found(monkeypatch: pytest.MonkeyPatch) -> None
         assert any(problem(command) for command in commands(Page(page.name))), line
     monkeypatch.setattr(Page, "text", "# A\n\n    relay status --no-such-option\n")
     assert any(problem(command) for command in commands(page))
+
+
+def test_blocks_and_commands_are_found() -> None:
+    found = Counter(block.language for page in pages() for block in page.blocks)
+    assert min(found[language] for language in ("python", "sql", "sh")) > 10
+    assert sum(program(command)[:1] == ("relay",) for page in pages() for command in commands(page)) > 100
+    assert sum(1 for page in pages() for _ in spoken_commands(page)) > 50
 
 
 def test_every_foreign_program_that_is_let_through_is_used() -> None:

@@ -30,12 +30,6 @@ def test_the_recipe_without_postgresql_applies_each_event_once(
     assert [file.name for file in tmp_path.iterdir()] == ["billing.sqlite"]
 
 
-def test_every_snippet_is_python() -> None:
-    assert len(SNIPPETS) == 4
-    for snippet in SNIPPETS:
-        compile(snippet.replace("…", "..."), "docs/consumers.md", "exec")
-
-
 def test_every_metric_of_consumers_is_named() -> None:
     assert metrics_of(REGISTRY) is metrics_of(None)
     for metric in vars(metrics_of(None)).values():

@@ -124,8 +124,8 @@ def try_out(package: Path, home: Path, version: str) -> None:
     expect("CREATE ROLE" in run(bin_ / "relay", "sql", "--roles", cwd=home), "relay sql --roles")
     load = f"from relay.plugins import find_publisher\nfor name in {PUBLISHERS}: find_publisher(name)"
     run(bin_ / "python", "-c", load, cwd=home)
-    told = json.loads(run(bin_ / "relay", "demo", "--seconds", "3", "--json", cwd=home))
-    say(f"relay demo: {json.dumps(told)[:200]}")
+    verdict = json.loads(run(bin_ / "relay", "demo", "--seconds", "3", "--json", cwd=home))["verdict"]
+    say(f"relay demo: {verdict['delivered']} of {verdict['emitted']} delivered, {verdict['lost']} lost")
 
 
 def check_metadata(packages: list[Path], home: Path) -> None:

@@ -1,3 +1,5 @@
+"""The publisher that keeps events in memory passes the suite of all publishers."""
+
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 

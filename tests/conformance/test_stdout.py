@@ -1,3 +1,5 @@
+"""The publisher to standard output passes the suite of all publishers."""
+
 import io
 import json
 from dataclasses import dataclass, field

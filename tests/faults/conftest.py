@@ -1,13 +1,5 @@
-from collections.abc import Callable, Iterator
-from pathlib import Path
+"""Relay processes, as tests/system has them."""
 
-import pytest
+from tests.system.conftest import relay
 
-from tests.system.relays import RelayProcess, relays
-
-
-@pytest.fixture
-def relay(tmp_path: Path) -> Iterator[Callable[..., RelayProcess]]:
-    """Starts relay processes: relay(database, "--until-empty", completion="delete")."""
-    with relays(tmp_path) as start:
-        yield start
+__all__ = ["relay"]

@@ -1,3 +1,5 @@
+"""Relay processes for tests."""
+
 from collections.abc import Callable, Iterator
 from pathlib import Path
 

@@ -1,3 +1,5 @@
+"""Destinations: the host that a URL names, and what of it may be shown."""
+
 import pytest
 
 from relay.destination import host_of, shown

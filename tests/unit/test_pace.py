@@ -1,3 +1,5 @@
+"""Rate limits: what they let through, and how workers share them."""
+
 from relay.pace import Pace, Paces
 from relay.pause import Subject
 

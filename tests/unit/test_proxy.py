@@ -1,3 +1,5 @@
+"""The proxy that other tests cut, stall and delay connections with."""
+
 import contextlib
 import socket
 import threading

@@ -1,3 +1,5 @@
+"""Who owns which buckets: evenly, and with few moves."""
+
 from relay.ring import owned_buckets, shares
 from relay.scan import BUCKETS
 

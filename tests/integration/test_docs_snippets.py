@@ -3,6 +3,7 @@
 tests/unit/test_docs.py holds the rest against the command line's own definition.
 """
 
+import json
 import os
 import re
 import shlex
@@ -69,14 +70,18 @@ def parameters(*languages: str) -> pytest.MarkDecorator:
 def test_the_python_of_a_page_runs(
     page: Page, database: str, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
-    environment = os.environ | {"DOCS_DATABASE_URL": database, "PYTHONPATH": str(ROOT)}
-    if "bootstrap_servers" in page.text and "KafkaConsumer(" in page.text:
+    servers: dict[str, str] = {}
+    if "KafkaConsumer(" in page.text:
         kafka: Kafka = request.getfixturevalue("kafka")
-        environment |= {"DOCS_KAFKA": kafka.address, "DOCS_TOPIC": kafka.create_topic()}
+        servers = {"DOCS_KAFKA": kafka.address, "DOCS_TOPIC": kafka.create_topic()}
+    run_python(page, database, tmp_path, **servers)
+
+
+def run_python(page: Page, database: str, folder: Path, **servers: str) -> None:
     ran = subprocess.run(
         [sys.executable, "-m", "tests.docs.stage", page.name],
-        cwd=tmp_path,
-        env=environment,
+        cwd=folder,
+        env=os.environ | {"DOCS_DATABASE_URL": database, "PYTHONPATH": str(ROOT)} | servers,
         capture_output=True,
         text=True,
         timeout=120,
@@ -128,6 +133,25 @@ def run(command: Command, conn: psycopg.Connection) -> None:
         case ("relay", *arguments) if "--replay-id" not in arguments:
             result = invoke(*(PLACES.get(word, word) for word in arguments))
             assert result.exit_code == 0, f"{command.where}: {result.stderr}"
+
+
+def test_the_steps_of_the_readme_lead_from_an_empty_database_to_published_events(
+    empty_database: str, nowhere: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    readme = Page("README.md")
+    shown = [program(command) for command in commands(readme)]
+    monkeypatch.setenv("RELAY_DATABASE_URL", empty_database)
+    assert ("relay", "migrate") in shown
+    assert invoke("migrate").exit_code == 0
+    run_python(readme, empty_database, nowhere)
+    with psycopg.connect(empty_database) as conn:
+        for block in readme.of("sql"):
+            conn.execute(block.text.encode())
+    words = ("relay", "run", "--publisher", "stdout", "--until-empty")
+    assert words in shown
+    published = [json.loads(line) for line in relay(*words[1:]).stdout.splitlines()]
+    assert [event["payload"]["order_id"] for event in published] == [9182, 9182]
+    assert published[1]["headers"]["event_id"] == "evt-order-9182-paid-v1"
 
 
 def test_every_place_that_a_command_leaves_to_the_reader_is_filled_in_here() -> None:

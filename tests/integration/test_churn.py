@@ -77,25 +77,3 @@ def test_without_the_free_half_of_each_page_they_would_not_be_hot(stage: Stage) 
     stage.sql.execute("ALTER TABLE outbox SET (fillfactor = 100)")
     updates, _ = churn(stage, "delete")
     assert updates.hot < 0.8 * updates.all
-
-
-def test_no_index_names_what_a_claim_changes(stage: Stage) -> None:
-    """One such index takes the share of HOT updates from all to none."""
-    changed = {
-        "status",
-        "claimed_by",
-        "claimed_at",
-        "lease_expires_at",
-        "lease_generation",
-        "attempts",
-        "losses",
-    }
-    found = stage.sql.execute(
-        "SELECT i.relname, a.attname FROM pg_index x JOIN pg_class i ON i.oid = x.indexrelid"
-        " JOIN pg_depend d ON d.classid = 'pg_class'::regclass AND d.objid = x.indexrelid"
-        "   AND d.refobjid = x.indrelid"
-        " JOIN pg_attribute a ON a.attrelid = x.indrelid AND a.attnum = d.refobjsubid"
-        " WHERE x.indrelid = 'outbox'::regclass"
-    ).fetchall()
-    assert {"partition_bucket", "completed_at"} <= {column for _, column in found}
-    assert [(index, column) for index, column in found if column in changed] == []

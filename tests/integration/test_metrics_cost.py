@@ -107,11 +107,3 @@ def test_estimates_are_close_to_the_truth(stage: Stage) -> None:
     assert (reading.failed.value, reading.failed.exact) == (3_000, True)
     assert (reading.dead_letter.value, reading.dead_letter.exact) == (3_000, True)
     assert reading.blocked_keys.value == pytest.approx(3_000, rel=0.01)
-
-
-def test_no_index_names_what_a_claim_changes(stage: Stage) -> None:
-    """Or claims would stop being HOT updates."""
-    found = stage.sql.execute("SELECT indexdef FROM pg_indexes WHERE tablename = 'outbox'").fetchall()
-    assert found
-    changed = ("status", "attempts", "claimed_by", "claimed_at", "lease_expires_at", "lease_generation")
-    assert not [definition for (definition,) in found if any(column in definition for column in changed)]

@@ -418,6 +418,7 @@ CHANGED_BY_A_CLAIM = {
     "lease_expires_at",
     "lease_generation",
     "attempts",
+    "losses",
 }
 
 

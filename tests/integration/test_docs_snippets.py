@@ -122,7 +122,7 @@ def test_the_commands_of_a_page_run(page: Page, database: str, monkeypatch: pyte
 
 
 def run(command: Command, conn: psycopg.Connection) -> None:
-    """What only the database is needed for. A replay that goes on (`--replay-id`) is one of a reader's own."""
+    """What only the database is needed for; a replay that goes on (`--replay-id`) is a reader's own."""
     match program(command):
         case ("psql", *arguments) if "-c" in arguments:
             conn.execute(arguments[arguments.index("-c") + 1].encode())

@@ -6,6 +6,7 @@ gone, so that it always meets traffic. Then the broker is read, and the verdict 
 lost or out of order. A trial in which nothing had to be published again did not bite, and proves nothing.
 """
 
+import sys
 import threading
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -175,3 +176,65 @@ class _Lanes:
 def _inversions(positions: Sequence[int]) -> int:
     highest = accumulate(positions, max)
     return sum(position < high for position, high in zip(positions, highest, strict=True))
+
+
+class CountingRig(TrialRig, Protocol):
+    """A rig that says how its last trial was made, and what that left on its way."""
+
+    setting: str
+
+    @property
+    def stranded(self) -> int:
+        """Messages that were on their way when their connection was given up."""
+
+
+@dataclass(frozen=True)
+class Trial:
+    verdict: Verdict
+    setting: str
+    stranded: int
+    bit: bool
+
+    def __str__(self) -> str:
+        verdict = self.verdict
+        return (
+            f"{verdict.number:4} {verdict.fault:<15} {self.setting:<34} events={verdict.events:<5}"
+            f" stranded={self.stranded:<4} resent={verdict.resent:<4} duplicates={verdict.duplicates:<4}"
+            f" lost={verdict.lost} missing={verdict.missing} inversions={verdict.inversions}"
+            f" {'bit' if self.bit else 'did not bite'}"
+        )
+
+
+def until_bitten(
+    rig: CountingRig, verdicts: Iterable[Verdict], bites: int, *, by_duplicates: bool = False
+) -> Iterator[Trial]:
+    """Trials until so many of them bit or twice as many were run.
+
+    They bite by what was stranded; by_duplicates: or is in the broker twice.
+    """
+    bit = 0
+    for verdict in verdicts:
+        teeth = rig.stranded + (verdict.duplicates if by_duplicates else 0)
+        trial = Trial(verdict, rig.setting, rig.stranded, verdict.bit and teeth > 0)
+        yield trial
+        bit += trial.bit
+        if bit == bites or verdict.number == 2 * bites:
+            return
+
+
+def tell(head: str, trials: Iterable[Trial]) -> None:
+    """Prints a log of trials as they end, and what they come to."""
+
+    def line(text: object) -> None:
+        sys.stdout.write(f"{text}\n")
+        sys.stdout.flush()
+
+    line(head)
+    run: list[Trial] = []
+    for trial in trials:
+        run.append(trial)
+        line(trial)
+    kinds = Counter(trial.verdict.fault for trial in run if trial.bit)
+    line(f"\n{len(run)} trials, of which {kinds.total()} bit: {dict(kinds)}")
+    for what in ("events", "resent", "duplicates", "lost", "missing", "inversions"):
+        line(f"{what:<10} {sum(getattr(trial.verdict, what) for trial in run)}")

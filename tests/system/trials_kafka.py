@@ -6,10 +6,8 @@ some were on their way when their producer was given up (`stranded`) or are in t
 
 import contextlib
 import sys
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from itertools import cycle
 from random import Random
 from time import sleep
@@ -22,7 +20,7 @@ from relay.testing import Received
 from tests.servers.kafka import VERSION, KafkaBroker
 from tests.servers.kafka_rig import KafkaRig
 from tests.servers.proxy import TcpProxy
-from tests.system.trials import Fault, Verdict, run_trials
+from tests.system.trials import Fault, Trial, run_trials, tell, until_bitten
 
 HEAD = """\
 Randomised trials of the Kafka publisher: python -m tests.system.trials_kafka {bites} {seed}
@@ -111,26 +109,6 @@ class KafkaTrialRig:
         return fault
 
 
-@dataclass(frozen=True)
-class Trial:
-    verdict: Verdict
-    setting: str
-    stranded: int
-
-    @property
-    def bit(self) -> bool:
-        return self.verdict.bit and self.stranded + self.verdict.duplicates > 0
-
-    def __str__(self) -> str:
-        verdict = self.verdict
-        return (
-            f"{verdict.number:4} {verdict.fault:<15} {self.setting:<34} events={verdict.events:<5}"
-            f" stranded={self.stranded:<4} resent={verdict.resent:<4} duplicates={verdict.duplicates:<4}"
-            f" lost={verdict.lost} missing={verdict.missing} inversions={verdict.inversions}"
-            f" {'bit' if self.bit else 'did not bite'}"
-        )
-
-
 def trials(bites: int, seed: int, names: Sequence[str] = ROUND) -> Iterator[Trial]:
     """Trials on a broker of their own, until so many of them bit or twice as many were run."""
     with contextlib.ExitStack() as stack:
@@ -140,31 +118,14 @@ def trials(bites: int, seed: int, names: Sequence[str] = ROUND) -> Iterator[Tria
         operator.submit(broker.start).result()
         proxy = stack.enter_context(TcpProxy("127.0.0.1", broker.proxied_target, port=broker.proxied_port))
         rig = KafkaTrialRig(broker, proxy, operator, seed)
-        bit = 0
-        for verdict in run_trials(rig, cycle(names), seed=seed, deadline_seconds=DEADLINE_SECONDS):
-            trial = Trial(verdict, rig.setting, rig.stranded)
-            yield trial
-            bit += trial.bit
-            if bit == bites or verdict.number == 2 * bites:
-                return
+        verdicts = run_trials(rig, cycle(names), seed=seed, deadline_seconds=DEADLINE_SECONDS)
+        yield from until_bitten(rig, verdicts, bites, by_duplicates=True)
 
 
 def main(bites: int = 200, seed: int = 1) -> None:
-    def tell(line: object) -> None:
-        sys.stdout.write(f"{line}\n")
-        sys.stdout.flush()
-
     clients = f"librdkafka {confluent_kafka.libversion()[0]}, deadline of a call {DEADLINE_SECONDS} s"
-    tell(HEAD.format(bites=bites, seed=seed))
-    tell(f"Apache Kafka {VERSION}, {clients}\n")
-    run: list[Trial] = []
-    for trial in trials(bites, seed):
-        run.append(trial)
-        tell(trial)
-    kinds = Counter(trial.verdict.fault for trial in run if trial.bit)
-    tell(f"\n{len(run)} trials, of which {kinds.total()} bit: {dict(kinds)}")
-    for what in ("events", "resent", "duplicates", "lost", "missing", "inversions"):
-        tell(f"{what:<10} {sum(getattr(trial.verdict, what) for trial in run)}")
+    head = f"{HEAD.format(bites=bites, seed=seed)}\nApache Kafka {VERSION}, {clients}\n"
+    tell(head, trials(bites, seed))
 
 
 if __name__ == "__main__":

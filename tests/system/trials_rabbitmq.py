@@ -6,10 +6,8 @@ the broker when their connection was given up: `stranded` says how many.
 
 import contextlib
 import sys
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from itertools import cycle
 from random import Random
 from time import sleep
@@ -23,7 +21,7 @@ from relay.testing import Received
 from tests.servers.proxy import TcpProxy
 from tests.servers.rabbit_rig import RabbitRig
 from tests.servers.rabbitmq import RabbitNode
-from tests.system.trials import Fault, Verdict, run_trials
+from tests.system.trials import Fault, Trial, run_trials, tell, until_bitten
 
 CONFIRM_SECONDS = 0.4
 PAUSE = 0.05  # after a call in which not all was delivered, as the relay would make
@@ -118,26 +116,6 @@ class RabbitTrialRig:
         self._proxy.drop()
 
 
-@dataclass(frozen=True)
-class Trial:
-    verdict: Verdict
-    setting: str
-    stranded: int
-
-    @property
-    def bit(self) -> bool:
-        return self.verdict.bit and self.stranded > 0
-
-    def __str__(self) -> str:
-        verdict = self.verdict
-        return (
-            f"{verdict.number:4} {verdict.fault:<15} {self.setting:<20} events={verdict.events:<5}"
-            f" stranded={self.stranded:<4} resent={verdict.resent:<4} duplicates={verdict.duplicates:<4}"
-            f" lost={verdict.lost} missing={verdict.missing} inversions={verdict.inversions}"
-            f" {'bit' if self.bit else 'did not bite'}"
-        )
-
-
 def trials(bites: int, seed: int) -> Iterator[Trial]:
     """Trials on a node of their own, until so many of them bit or twice as many were run."""
     with contextlib.ExitStack() as stack:
@@ -147,29 +125,13 @@ def trials(bites: int, seed: int) -> Iterator[Trial]:
         operator.submit(node.start).result()
         proxy = stack.enter_context(TcpProxy("127.0.0.1", node.port))
         rig = RabbitTrialRig(node, proxy, operator, seed)
-        bit = 0
-        for verdict in run_trials(rig, cycle(ROUND), seed=seed):
-            trial = Trial(verdict, rig.setting, rig.stranded)
-            yield trial
-            bit += trial.bit
-            if bit == bites or verdict.number == 2 * bites:
-                return
+        verdicts = run_trials(rig, cycle(ROUND), seed=seed)
+        yield from until_bitten(rig, verdicts, bites)
 
 
 def main(bites: int = 200, seed: int = 1) -> None:
-    def tell(line: object) -> None:
-        sys.stdout.write(f"{line}\n")
-        sys.stdout.flush()
-
-    tell(f"RabbitMQ 3.10, pika {pika.__version__}, confirm_seconds {CONFIRM_SECONDS}, seed {seed}\n")
-    run: list[Trial] = []
-    for trial in trials(bites, seed):
-        run.append(trial)
-        tell(trial)
-    kinds = Counter(trial.verdict.fault for trial in run if trial.bit)
-    tell(f"\n{len(run)} trials, of which {kinds.total()} bit: {dict(kinds)}")
-    for what in ("events", "resent", "duplicates", "lost", "missing", "inversions"):
-        tell(f"{what:<10} {sum(getattr(trial.verdict, what) for trial in run)}")
+    head = f"RabbitMQ 3.10, pika {pika.__version__}, confirm_seconds {CONFIRM_SECONDS}, seed {seed}\n"
+    tell(head, trials(bites, seed))
 
 
 if __name__ == "__main__":

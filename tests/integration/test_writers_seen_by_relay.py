@@ -94,7 +94,7 @@ def test_a_serializable_writer_and_the_relay_do_not_abort_each_other(stage: Stag
         insert(writer, "a", 1)
     stage.sql.execute("UPDATE outbox_wake SET asleep_until = '-infinity'")
     worker.settle(claim, ["complete", "release"])
-    lost = worker.must_claim()
+    lost = worker.claim() or worker.must_claim()  # the first look goes on behind the key
     reaper.reap(gone=["worker"])
     for writer in writers:
         insert(writer, "b", 1)

@@ -1,6 +1,7 @@
 """TLS to PostgreSQL, Kafka and RabbitMQ: events arrive, strangers are refused. Certificates are made here."""
 
 import json
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from urllib.parse import quote
@@ -25,12 +26,11 @@ Start = Callable[..., RelayProcess]
 
 
 @pytest.fixture(scope="module")
-def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def directory() -> Iterator[Path]:
     """A place that servers which do not run as root may enter."""
-    directory = tmp_path_factory.mktemp("tls")
-    for path in (directory, *directory.parents[:2]):
-        path.chmod(0o755)
-    return directory
+    with tempfile.TemporaryDirectory(prefix="outbox-relay-tls-") as name:
+        Path(name).chmod(0o755)
+        yield Path(name)
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ from starlette.responses import Response
 
 from relay.errors import RelayError
 from relay.store.limits import TooSlow
-from relay.web.desk import Busy, Unreachable
+from relay.web.desk import Busy, Unreachable, sentence
 from relay.web.jobs import Occupied
 from relay.web.params import Wrong
 
@@ -91,8 +91,7 @@ def failure_of(error: Exception) -> Response:
         case _:
             log.error("the operator's pages failed", exc_info=error)
             return json_of({"error": "bug", "message": "an error of the relay: see its log"}, 500)
-    message = (str(error).strip().splitlines() or [type(error).__name__])[0]
-    answer = json_of({"error": kind, "message": message}, status)
+    answer = json_of({"error": kind, "message": sentence(error)}, status)
     if retry_after:
         answer.headers["Retry-After"] = str(max(round(retry_after), 1))
     return answer

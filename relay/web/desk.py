@@ -55,7 +55,7 @@ class Desk:
                     self._give_back(conn, table)
                     raise
                 conn.close()
-                raise Unreachable(f"lost the connection to the database: {_first_line(error)}") from error
+                raise Unreachable(f"lost the connection to the database: {sentence(error)}") from error
             except BaseException:
                 self._give_back(conn, table)
                 raise
@@ -92,8 +92,8 @@ class Desk:
             return self._connect()
         except (psycopg.Error, RelayError) as error:
             with self._lock:
-                self._failure = (monotonic(), _first_line(error))
-            raise Unreachable(_first_line(error)) from error
+                self._failure = (monotonic(), sentence(error))
+            raise Unreachable(sentence(error)) from error
 
     def _connect(self) -> tuple[StoreConnection, Table]:
         conn = connect(
@@ -117,5 +117,9 @@ class Desk:
         conn.close()
 
 
-def _first_line(error: BaseException) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+def sentence(error: BaseException) -> str:
+    """What the error says in its first line, and what helps where a right is missing."""
+    said = (str(error).strip().splitlines() or [type(error).__name__])[0]
+    if isinstance(error, psycopg.errors.InsufficientPrivilege):
+        return f"{said}: the database user of these pages lacks a right: see 'relay sql --roles'"
+    return said

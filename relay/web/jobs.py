@@ -17,6 +17,7 @@ from relay.errors import RelayError
 from relay.settings import Settings
 from relay.store import redrive
 from relay.store.connection import connect, resolve
+from relay.web.desk import sentence
 
 log = logging.getLogger(__name__)
 
@@ -93,7 +94,7 @@ class Jobs:
             self._work(job)
             job.state = "stopped" if job.stopping else "done"
         except (RelayError, psycopg.Error) as error:
-            job.trouble = str(error).strip().splitlines()[0]
+            job.trouble = sentence(error)
             job.state = "failed"
         except BaseException:
             job.trouble, job.state = "an error of the relay: see its log", "failed"

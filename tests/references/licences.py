@@ -6,6 +6,7 @@ not known here stay as they are, and then are none of `ALLOWED`.
 
 import re
 from collections.abc import Iterator
+from functools import cache
 from importlib.metadata import PackageNotFoundError, metadata, requires
 from pathlib import Path
 
@@ -76,7 +77,8 @@ def _users(name: str) -> list[str]:
     return [f"`[{extra}]`" for extra in EXTRAS if name in _needed_by(extra)]
 
 
-def _needed_by(extra: str) -> set[str]:
+@cache
+def _needed_by(extra: str) -> frozenset[str]:
     found: set[str] = set()
     left = [(PROJECT, extra)]
     while left:
@@ -87,7 +89,7 @@ def _needed_by(extra: str) -> set[str]:
             if needed not in found and _installed(needed):
                 found.add(needed)
                 left += new
-    return found
+    return frozenset(found)
 
 
 def _requirements(name: str, extra: str) -> Iterator[Requirement]:

@@ -69,10 +69,10 @@ def pause(
     settings = settings_from(database_url, table, config)
     with opened(settings, "pause", "operator") as (conn, found):
         before = [p for p in steer.find(conn, found, "operator", subject) if p.value == subject.value]
+        held = steer.held(conn, found, subject, settings.destination)
         made = None
         if not dry_run:
             made = steer.pause(conn, found, subject, actor=who(actor), reason=reason, seconds=seconds)
-        held = steer.held(conn, found, subject, settings.destination)
     already = next((p for p in before if not p.ended), None)
     if as_json:
         _print_json("pause", dry_run, subject, held, made or already, already_paused=already is not None)

@@ -70,7 +70,7 @@ class _Bench:
         if plan.trials:
             self._drain(plan, "relay", f"{to}: {plan.trials}", rates | {"plain": plain.rate})
         if plan.seconds:
-            self._progress(f"steady load: {plan.rate:g} commits/s for {plan.seconds:g} s")
+            self._progress(f"steady load: {plan.rate:g} events/s for {plan.seconds:g} s")
             self._steady, verdict = steady(self._site, replace(plan, poison_backlog=0))
             self._verdicts.append(verdict)
 

@@ -4,21 +4,24 @@ Guarantees: of a key with a live lease nothing is claimed; a claim takes the hea
 due rows directly behind it, never past one that is not due. Two statements, because the second one's
 snapshot must be younger than the locks that the first one takes.
 
+Where nothing waits and nothing is held, which is nearly always, shorter statements do. The second takes
+all it needs from what the first has left in the transaction, so they travel together: a claim is one trip.
+
 A claim touches pending rows only. If it changed fewer rows than it chose, somebody wrote without the
-bucket's lock: it rolls back and the next claim looks again.
+bucket's lock: it fails as a whole and the next claim looks again.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime
 from typing import Any, NamedTuple
 
-from psycopg import Connection, sql
-from psycopg.pq import TransactionStatus
+from psycopg import Connection, RawCursor, sql
 
-from relay.errors import Overtaken
 from relay.event import Event
 from relay.pause import Subject
 from relay.scan import BUCKETS, BUCKETS_PER_CLAIM, THE_PAST, Scan, next_owned, reach
+from relay.store.belt import overtaken_is_told
 from relay.store.claim_sql import (
     CHOSEN,
     CHOSEN_IN_PLAIN,
@@ -26,12 +29,18 @@ from relay.store.claim_sql import (
     DUE,
     DUE_AND_NOT_HELD,
     FRAGMENTS,
+    GIVEN,
     HEADS_PER_CLAIM,
     HELD,
     LATER_ROWS_PER_CLAIM,
+    LEFT,
+    LEFT_LOCKED,
     LOCK,
+    LOCK_PLAIN,
+    NONE_WAITED,
+    WAITED,
 )
-from relay.store.connection import StoreConnection, Table, localise
+from relay.store.connection import Table, own_transaction
 from relay.store.sqltext import Statement, fill, regclass, verbatim
 
 
@@ -59,6 +68,10 @@ class Limits:
     min_age: float = 0.0  # seconds that an event must have been due
     everywhere: bool = False  # look into the buckets of others too
 
+    @property
+    def takes_all(self) -> bool:
+        return self.only is None and not self.spared
+
     def suspects(self, rows: int, losses: tuple[int, int]) -> "Limits":
         """For a claim that sees every head that this one sees, and takes those that lost a lease."""
         return replace(self, rows=rows, losses=losses, heads=max(self.rows, self.heads), spared=())
@@ -81,23 +94,32 @@ class Look:
 class Claiming:
     """The claim statements of one outbox, for one worker."""
 
-    def __init__(self, table: Table, worker: str, destination: str, lease_seconds: float) -> None:
+    def __init__(
+        self, table: Table, worker: str, destination: str, lease_seconds: float, *, stepwise: bool = False
+    ) -> None:
+        """Stepwise: always in a transaction of its own, and one statement after the other."""
         words = {
             **FRAGMENTS,
             "DESTINATION": destination_expression(destination),
             "GENERATION": verbatim(regclass(table.name, "generation")),
         }
         self._lock = Statement(fill(LOCK, table.name, **words))
+        self._lock_plain = Statement(fill(LOCK_PLAIN, table.name, **words))
 
         def claim(chosen: str, **more: str) -> Statement:
             return Statement(fill(CLAIM, table.name, CHOSEN=chosen, **words, **more))
 
         # Events that wait and pauses are rarer than claims that meet neither: statements of their own.
-        free = {"HELD": "", "DUE": DUE, "MAY_BE_PLAIN": "true"}
-        held = {"HELD": HELD, "DUE": DUE_AND_NOT_HELD, "MAY_BE_PLAIN": "false"}
-        self._claim_plain = claim(CHOSEN_IN_PLAIN, **free)
-        self._claim = claim(CHOSEN, **free)
-        self._claim_around_pauses = claim(CHOSEN, **held)
+        given = {"LOCKED": "%(locked)s::int[]", "WAITED": WAITED, "LOOKED": GIVEN}
+        self._claim_plain = claim(
+            CHOSEN_IN_PLAIN, HELD="", DUE=DUE, NONE_WAITED="true", LOCKED=LEFT_LOCKED, WAITED="", LOOKED=LEFT
+        )
+        self._claim = claim(CHOSEN, HELD="", DUE=DUE, NONE_WAITED=NONE_WAITED, **given)
+        self._claim_around_pauses = claim(
+            CHOSEN, HELD=HELD, DUE=DUE_AND_NOT_HELD, NONE_WAITED="false", **given
+        )
+        self._stepwise = stepwise
+        self._plain = True  # the last look met nothing that waits or is held
         self._owned: list[int] | None = None
         self._owned_text: str | None = None
         self._fixed: dict[str, Any] = {
@@ -113,101 +135,113 @@ class Claiming:
         # Written out once: a list would be at every claim.
         self._owned_text = None if self._owned is None else f"{{{','.join(map(str, self._owned))}}}"
 
+    @property
+    def watches_all(self) -> bool:
+        return self._owned is None
+
     def claim(self, conn: Connection[Any], scan: Scan, limits: Limits) -> Look:
         """Claim what is due, from where `scan` stands, and move it on.
 
         The connection must be in autocommit mode: the transaction here is the claim's own.
         """
-        if scan.idle and (look := self._glance(conn, scan, limits)):
-            return look
-        conn.execute("BEGIN ISOLATION LEVEL READ COMMITTED")
-        try:
-            localise(conn)
-            look = self._look(conn, scan, limits)
-            conn.execute("COMMIT")
-        except BaseException:
-            if not conn.broken and conn.info.transaction_status != TransactionStatus.IDLE:
-                conn.execute("ROLLBACK")
-            raise
-        return look
+        if self._plain and limits.takes_all:
+            places, rows = self._claim_plainly(conn, scan, limits)
+            self._plain = places is not None
+            if places is not None:
+                return self._seen(scan, limits, places, rows)
+        with own_transaction(conn):
+            places = self._lock_buckets(conn, scan, limits)
+            self._plain = places.plain
+            return self._seen(scan, limits, places, self._take(conn, scan, limits, places))
 
-    def _glance(self, conn: Connection[Any], scan: Scan, limits: Limits) -> Look | None:
-        """In one statement: nothing to claim, as the last time. None: there may be something."""
-        if isinstance(conn, StoreConnection) and conn.pooled:
-            return None  # its settings hold in transactions only
-        places = self._lock_buckets(conn, scan.copy(), everywhere=limits.everywhere)
-        if not places.empty:
-            return None
-        scan.pass_over([])
-        return Look(None, 0, **_steering(places))
+    def _claim_plainly(
+        self, conn: Connection[Any], scan: Scan, limits: Limits
+    ) -> tuple["_Places | None", list[Event]]:
+        """Where nothing waits and nothing is held; no places: something does, and nothing was claimed."""
 
-    def _look(self, conn: Connection[Any], scan: Scan, limits: Limits) -> Look:
-        places = self._lock_buckets(conn, scan, everywhere=limits.everywhere)
+        def lock() -> RawCursor[Any]:
+            return self._lock_plain.run(conn, self._lock_values(scan, limits))
+
+        def take() -> RawCursor[Any]:
+            return self._claim_plain.run(conn, self._values(scan, limits), _event_row)
+
+        if self._stepwise:
+            with overtaken_is_told(), own_transaction(conn):
+                places = _plain_places(lock())
+                return places, take().fetchall() if places and places.locked else []
+        if scan.idle:
+            # There was nothing the last time: look first.
+            places = _plain_places(lock())
+            if places is None or places.empty:
+                return places, []
+        with overtaken_is_told(), conn.pipeline():
+            # Without a BEGIN a pipeline is one transaction in which each statement has its own snapshot.
+            locking, taking = lock(), take()
+        return _plain_places(locking), taking.fetchall()
+
+    def _seen(self, scan: Scan, limits: Limits, places: "_Places", rows: list[Event]) -> Look:
+        """Move the scan on behind what was taken."""
+        scan.later = places.later
         scan.idle = places.empty
-        looked = [bucket for bucket in places.fresh if bucket in places.locked]
-        if not looked:
+        if not places.looked:
             scan.pass_over(places.fresh)
         if not places.locked:
             return Look(None, len(places.fresh), len(places.fresh), places.more_later, **_steering(places))
-        rows = self._take(conn, scan, limits, places, looked)
         header: dict[str, Any] = next(row for row in rows if not row.generation).headers  # type: ignore[assignment]
         events = [row for row in rows if row.generation]
         events.sort()
-        if len(events) != header["chosen"]:
-            raise Overtaken(f"a claim chose {header['chosen']} events but changed {len(events)}")
         full = header["seen"] >= max(limits.rows, limits.heads) or header["cut"]
-        scan.advance(looked, header["buckets"], full=full)
+        scan.advance(places.looked, header["buckets"], full=full)
         claim = Claim(events[0].generation, events, header["tids"], header["ids"]) if events else None
         return Look(
             claim,
             len(places.fresh),
-            len(places.fresh) - len(looked),
+            len(places.fresh) - len(places.looked),
             full or places.more_later,
             header["lost_once"],
             header["lost_more"],
             **_steering(places),
         )
 
-    def _lock_buckets(self, conn: Connection[Any], scan: Scan, *, everywhere: bool) -> "_Places":
-        owned = None if everywhere else self._owned
-        values = self._fixed | {
+    def _lock_values(self, scan: Scan, limits: Limits) -> dict[str, Any]:
+        return self._fixed | {
             "start": scan.start,
-            "owned": None if everywhere else self._owned_text,
+            "owned": None if limits.everywhere else self._owned_text,
             "buckets": scan.width,
             "later_buckets": BUCKETS_PER_CLAIM,
             "later_at": scan.later[0],
             "later_id": scan.later[1],
             "later_rows": 0 if scan.later_rests else LATER_ROWS_PER_CLAIM,
         }
-        row = self._lock.run(conn, values).fetchone()
+
+    def _lock_buckets(self, conn: Connection[Any], scan: Scan, limits: Limits) -> "_Places":
+        row = self._lock.run(conn, self._lock_values(scan, limits)).fetchone()
         assert row is not None
         fresh, locked, mixed, later_buckets, later_keys, later_at, later_ids, pauses = (
             column or [] for column in row
         )
-        n = reach(later_buckets, BUCKETS_PER_CLAIM, owned)
+        n = reach(later_buckets, BUCKETS_PER_CLAIM, None if limits.everywhere else self._owned)
         more_later = scan.later_rests or n < len(later_keys) or n == LATER_ROWS_PER_CLAIM
+        later = scan.later
         if not scan.later_rests:
-            scan.later = (later_at[n - 1], later_ids[n - 1]) if more_later else THE_PAST
-        held = [_Pause(Subject(scope, value), *kind) for scope, value, *kind in pauses]
-        keys = later_keys[:n]
-        return _Places(fresh, frozenset(locked), bool(mixed), later_buckets[:n], keys, more_later, held)
+            later = (later_at[n - 1], later_ids[n - 1]) if more_later else THE_PAST
+        mine = set(locked)
+        return _Places(
+            fresh,
+            locked,
+            [bucket for bucket in fresh if bucket in mine],
+            bool(mixed),
+            later_buckets[:n],
+            later_keys[:n],
+            later,
+            more_later,
+            [_Pause(Subject(scope, value), *kind) for scope, value, *kind in pauses],
+        )
 
-    def _take(
-        self, conn: Connection[Any], scan: Scan, limits: Limits, places: "_Places", looked: list[int]
-    ) -> list[Event]:
-        probed = limits.only if limits.probe else None
-        held = [p.subject for p in places.pauses if not (p.breaker and p.subject == probed)]
-        held += limits.spared
-        values = self._fixed | {
-            "held_scopes": [subject.scope for subject in held],
-            "held_values": [subject.value for subject in held],
-            "only_scope": limits.only and limits.only.scope,
-            "only_value": limits.only and limits.only.value,
-            "locked": list(places.locked),
-            "fresh": looked,
-            "cursors": [scan.after(bucket) for bucket in looked],
-            "later_buckets": places.later_buckets,
-            "later_keys": places.later_keys,
+    def _values(self, scan: Scan, limits: Limits) -> dict[str, Any]:
+        return self._fixed | {
+            "cursor_buckets": list(scan.keys),
+            "cursor_keys": list(scan.keys.values()),
             "heads": max(limits.rows, limits.heads),
             "rows": limits.rows,
             "bytes": limits.bytes,
@@ -215,25 +249,57 @@ class Claiming:
             "losses_to": limits.losses[1],
             "min_age": limits.min_age,
         }
-        if held or limits.only:
-            statement = self._claim_around_pauses
-        else:
-            statement = self._claim if places.mixed or places.later_keys else self._claim_plain
-        return statement.run(conn, values, _event_row).fetchall()
+
+    def _take(self, conn: Connection[Any], scan: Scan, limits: Limits, places: "_Places") -> list[Event]:
+        if not places.locked:
+            return []
+        probed = limits.only if limits.probe else None
+        held = [p.subject for p in places.pauses if not (p.breaker and p.subject == probed)]
+        held += limits.spared
+        values = self._values(scan, limits) | {
+            "held_scopes": [subject.scope for subject in held],
+            "held_values": [subject.value for subject in held],
+            "only_scope": limits.only and limits.only.scope,
+            "only_value": limits.only and limits.only.value,
+            "locked": places.locked,
+            "fresh": places.looked,
+            "cursors": [scan.after(bucket) for bucket in places.looked],
+            "later_buckets": places.later_buckets,
+            "later_keys": places.later_keys,
+        }
+        statement = self._claim_around_pauses if held or limits.only else self._claim
+        with overtaken_is_told():
+            return statement.run(conn, values, _event_row).fetchall()
 
 
 class _Places(NamedTuple):
     fresh: list[int]
-    locked: frozenset[int]
+    locked: list[int]
+    looked: list[int]  # those of the fresh ones that are locked
     mixed: bool  # in some of those that have fresh rows others wait
     later_buckets: list[int]
     later_keys: list[str]
+    later: tuple[datetime, int]  # where the next look goes on
     more_later: bool
     pauses: list["_Pause"]
 
     @property
     def empty(self) -> bool:
         return not self.fresh and not self.later_keys and not self.more_later
+
+    @property
+    def plain(self) -> bool:
+        """Nothing waits and nothing is held."""
+        return not self.mixed and not self.later_keys and not self.pauses
+
+
+def _plain_places(locking: RawCursor[Any]) -> _Places | None:
+    row = locking.fetchone()
+    assert row is not None
+    fresh, locked, plain, _ = row
+    if not plain:
+        return None
+    return _Places(fresh or [], locked or [], locked or [], False, [], [], THE_PAST, False, [])
 
 
 class _Pause(NamedTuple):

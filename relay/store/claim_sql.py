@@ -1,4 +1,6 @@
-"""The two statements of a claim. claim.py says what they guarantee together."""
+"""The statements of a claim, two by two. claim.py says what they guarantee together."""
+
+from relay.store.belt import fails
 
 LATER_ROWS_PER_CLAIM = 256
 # Heads that a claim looks at, at least: those that are held must not crowd out the others.
@@ -34,8 +36,7 @@ SUBJECT_OF_ONLY = _SUBJECT.replace("{SCOPE}", "%(only_scope)s::text")
 # the owned ones: the array leads from any bucket to the next of them. Rows of others that have waited are
 # passed over a window at a time: looking for one's own among any number of them would take as long.
 NEXT = "coalesce((%(owned)s::int[])[{FROM} + 1], {FROM})"
-LOCK = """
-WITH RECURSIVE ahead(b) AS (
+FRESH_BUCKETS = """ahead(b) AS (
   (SELECT o.partition_bucket FROM {outbox} o WHERE {FRESH} AND o.partition_bucket >= {NEXT_START}
    ORDER BY o.partition_bucket LIMIT 1)
   UNION ALL
@@ -53,7 +54,11 @@ behind(b) AS (
     ORDER BY o.partition_bucket LIMIT 1) n),
 fresh AS MATERIALIZED (
   SELECT a.b, row_number() OVER () AS i
-  FROM (SELECT b FROM ahead UNION ALL SELECT b FROM behind) a WHERE a.b = {NEXT_FOUND} LIMIT %(buckets)s),
+  FROM (SELECT b FROM ahead UNION ALL SELECT b FROM behind) a WHERE a.b = {NEXT_FOUND} LIMIT %(buckets)s)"""
+MIXED = "EXISTS (SELECT FROM fresh f JOIN {outbox} o ON {LATER} AND o.partition_bucket = f.b)"
+IN_FORCE = "p.origin = 'breaker' OR p.until IS NULL OR p.until > now()"
+LOCK = """
+WITH RECURSIVE {FRESH_BUCKETS},
 later AS MATERIALIZED (
   SELECT d.*, row_number() OVER () AS i FROM (
     SELECT o.available_at, o.id, o.partition_bucket AS b, o.partition_key AS k FROM {outbox} o
@@ -67,13 +72,26 @@ locked AS MATERIALIZED (
   WHERE pg_try_advisory_xact_lock(%(namespace)s, w.b))
 SELECT (SELECT array_agg(b ORDER BY i) FROM fresh) AS fresh,
        (SELECT array_agg(b) FROM locked) AS locked,
-       EXISTS (SELECT FROM fresh f JOIN {outbox} o ON {LATER} AND o.partition_bucket = f.b) AS mixed,
+       {MIXED} AS mixed,
        array_agg(b ORDER BY i) AS later_buckets, array_agg(k ORDER BY i) AS later_keys,
        array_agg(available_at ORDER BY i) AS later_at, array_agg(id ORDER BY i) AS later_ids,
        (SELECT jsonb_agg(jsonb_build_array(p.scope, p.value, p.origin = 'breaker', p.until <= now()))
-        FROM {pauses} p
-        WHERE p.origin = 'breaker' OR p.until IS NULL OR p.until > now()) AS pauses
+        FROM {pauses} p WHERE {IN_FORCE}) AS pauses
 FROM later
+"""
+# The same in short, for where nothing waits and nothing is held. If so, it leaves the buckets that it has
+# locked to the statement that follows in the same transaction: both can be sent at once.
+LOCK_PLAIN = """
+WITH RECURSIVE {FRESH_BUCKETS},
+plain AS (
+  SELECT NOT EXISTS (SELECT FROM {pauses} p WHERE {IN_FORCE}) AND NOT EXISTS (
+    SELECT FROM {outbox} o WHERE {LATER} AND o.available_at <= now()) AND NOT {MIXED} AS plain),
+locked AS MATERIALIZED (
+  SELECT b, i FROM fresh WHERE (SELECT plain FROM plain) AND pg_try_advisory_xact_lock(%(namespace)s, b))
+SELECT (SELECT array_agg(b ORDER BY i) FROM fresh) AS fresh, locked.buckets AS locked,
+       (SELECT plain FROM plain) AS plain,
+       set_config('outbox_relay.locked', coalesce(locked.buckets::text, '{{}}'), true)
+FROM (SELECT array_agg(b ORDER BY i) AS buckets FROM locked) locked
 """
 
 # One head of a lane, found among the fresh rows as `f`: an older row that waited may stand before it.
@@ -138,6 +156,12 @@ FROM (
     ORDER BY o.partition_key, o.id LIMIT %(heads)s) p
   WINDOW lane AS (PARTITION BY p.k ORDER BY p.id ROWS UNBOUNDED PRECEDING)) e"""
 
+WAITED = """
+waited AS MATERIALIZED (
+  SELECT u.b, u.k FROM unnest(%(later_buckets)s::int[], %(later_keys)s::text[]) WITH ORDINALITY u(b, k, i)
+  WHERE u.b = ANY(%(locked)s::int[]) GROUP BY u.b, u.k ORDER BY min(u.i)),"""
+GIVEN = "unnest(%(fresh)s::int[], %(cursors)s::text[]) WITH ORDINALITY x(b, after, i)"
+NONE_WAITED = "NOT EXISTS (SELECT FROM waited w WHERE w.b = x.b)"
 CHOSEN = """
 SELECT * FROM (
   SELECT 0 AS i, w.b, run.* FROM waited w CROSS JOIN LATERAL ({RUN_OF_WAITED}) run
@@ -146,7 +170,13 @@ SELECT * FROM (
     SELECT * FROM ({RUN_OF_KEY}) by_key WHERE NOT x.plain
     UNION ALL
     SELECT * FROM ({ROWS}) by_row WHERE x.plain) run) c"""
-# Where nothing was seen to wait. To set up a statement takes time, whatever it finds: this is half of one.
+# Where nothing was seen to wait. To set up a statement takes time, whatever it finds: this is half of one. It
+# takes its buckets from what LOCK_PLAIN has left in the transaction.
+LEFT_LOCKED = "(SELECT current_setting('outbox_relay.locked'))::int[]"
+LEFT = """(
+  SELECT u.b, u.i, coalesce(
+           (%(cursor_keys)s::text[])[array_position(%(cursor_buckets)s::int[], u.b)], '') AS after
+  FROM unnest({LOCKED}) WITH ORDINALITY u(b, i)) x"""
 CHOSEN_IN_PLAIN = "SELECT x.i, x.b, run.* FROM fresh x CROSS JOIN LATERAL ({ROWS}) run WHERE x.plain"
 
 # Candidates are keys: first those whose wait is over, longest first, then those of each bucket behind its
@@ -157,16 +187,14 @@ CHOSEN_IN_PLAIN = "SELECT x.i, x.b, run.* FROM fresh x CROSS JOIN LATERAL ({ROWS
 # looks at, so that every claim gets on.
 CLAIM = """
 WITH {HELD} busy AS MATERIALIZED (
-  SELECT DISTINCT u.k FROM {leases} l CROSS JOIN LATERAL unnest(l.buckets, l.keys) u(b, k)
-  WHERE u.b = ANY(%(locked)s::int[])),
-waited AS MATERIALIZED (
-  SELECT u.b, u.k FROM unnest(%(later_buckets)s::int[], %(later_keys)s::text[]) WITH ORDINALITY u(b, k, i)
-  WHERE u.b = ANY(%(locked)s::int[]) GROUP BY u.b, u.k ORDER BY min(u.i)),
+  SELECT u.k FROM {leases} l CROSS JOIN LATERAL unnest(l.buckets, l.keys) u(b, k)
+  WHERE u.b = ANY({LOCKED})),
+{WAITED}
 fresh AS MATERIALIZED (
   SELECT x.b, x.after, x.i::int AS i,
-         {MAY_BE_PLAIN} AND NOT EXISTS (SELECT FROM waited w WHERE w.b = x.b) AND NOT EXISTS (
+         {NONE_WAITED} AND NOT EXISTS (
            SELECT FROM {outbox} o WHERE {LATER} AND o.partition_bucket = x.b) AS plain
-  FROM unnest(%(fresh)s::int[], %(cursors)s::text[]) WITH ORDINALITY x(b, after, i)),
+  FROM {LOOKED}),
 chosen AS ({CHOSEN} LIMIT %(heads)s),
 stored AS (
   SELECT c.*, count(c.tid) OVER so_far AS taken,
@@ -203,7 +231,7 @@ written AS (
 SELECT NULL::bigint AS position, NULL::text AS key, NULL::text AS event_id, NULL::text AS event_type,
        NULL::text AS destination, NULL::bytea AS payload,
        (SELECT jsonb_build_object(
-          'chosen', count(tid), 'seen', (SELECT count(*) FROM weighed),
+          'short', {SHORT}, 'seen', (SELECT count(*) FROM weighed),
           'cut', (SELECT count(*) FROM weighed) > count(*),
           'lost_once', count(*) FILTER (WHERE free AND tid IS NULL AND losses = 1),
           'lost_more', count(*) FILTER (WHERE free AND tid IS NULL AND losses > 1),
@@ -222,6 +250,13 @@ SELECT id, partition_key, idempotency_key, event_type, destination, payload, hea
 # An event that overtakes nobody has none.
 MARKS = "CASE WHEN o.redriven_at IS NOT NULL THEN jsonb_build_object('redriven_at', o.redriven_at) END"
 
+# Somebody who wrote without the bucket's lock.
+SHORT = fails(
+    "count(tid) <> (SELECT count(*) FROM taken)",
+    "a claim chose %% events but changed %%",
+    "count(tid), (SELECT count(*) FROM taken)",
+)
+
 # The texts that the two statements share, by the names they use for them.
 FRAGMENTS = {
     "RUN_OF_WAITED": RUN.replace("{HEAD}", HEAD).replace("{FOUND}", FOUND_WAITED).replace("{BUCKET}", "w.b"),
@@ -229,8 +264,12 @@ FRAGMENTS = {
     "ROWS": ROWS,
     "FRESH": FRESH,
     "LATER": LATER,
+    "FRESH_BUCKETS": FRESH_BUCKETS,
+    "MIXED": MIXED,
+    "IN_FORCE": IN_FORCE,
     "PACKED": PACKED,
     "MARKS": MARKS,
+    "SHORT": SHORT,
     "BYTES": BYTES,
     "SUBJECT_OF_HELD": SUBJECT_OF_HELD,
     "SUBJECT_OF_ONLY": SUBJECT_OF_ONLY,

@@ -9,13 +9,14 @@ the next: where a standby has taken over, the next transaction fails with RelayE
 import os
 import socket
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from typing import Any
 
 import psycopg
 from psycopg import Connection, IsolationLevel
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
+from psycopg.pq import TransactionStatus
 
 from relay.errors import RelayError, SchemaError
 from relay.names import TableName
@@ -133,6 +134,26 @@ def transaction(conn: Connection[Any]) -> Iterator[None]:
     with conn.transaction():
         localise(conn)
         yield
+
+
+@contextmanager
+def own_transaction(conn: Connection[Any]) -> Iterator[None]:
+    """The same at less cost, where no transaction can be open yet."""
+    conn.execute("BEGIN ISOLATION LEVEL READ COMMITTED")
+    try:
+        localise(conn)
+        yield
+        conn.execute("COMMIT")
+    except BaseException:
+        if not conn.broken and conn.info.transaction_status != TransactionStatus.IDLE:
+            conn.execute("ROLLBACK")
+        raise
+
+
+def settings_hold(conn: Connection[Any]) -> AbstractContextManager[None]:
+    """Around a single statement: what transaction() gives, where it is needed for that."""
+    pooled = isinstance(conn, StoreConnection) and conn.pooled
+    return transaction(conn) if pooled else nullcontext()
 
 
 def localise(conn: Connection[Any]) -> None:

@@ -5,7 +5,7 @@ changes rows only through what that DELETE returned. One statement, all or nothi
 gone, nothing is touched and LeaseLost says so.
 
 Rows are found where the claim left them. Where they have moved since (VACUUM FULL, an UPDATE by
-hand) the settle rolls back, locates them in their lanes and runs again.
+hand) the settle fails as a whole, locates them in their lanes and runs again.
 """
 
 import logging
@@ -16,9 +16,10 @@ from psycopg import Connection
 
 from relay.errors import LeaseLost, Overtaken
 from relay.settlement import Settlement
+from relay.store.belt import fails, overtaken_is_told
 from relay.store.claim import Claim
 from relay.store.claim_sql import FRESH, LATER
-from relay.store.connection import Table, transaction
+from relay.store.connection import Table, settings_hold
 from relay.store.sqltext import fill, storable
 
 log = logging.getLogger(__name__)
@@ -110,7 +111,9 @@ archived AS (
     last_error = coalesce(act.error, o.last_error), receipt = act.receipt, lease_expires_at = NULL,
     claimed_by = CASE WHEN act.act IN ('retry', 'release') THEN NULL ELSE o.claimed_by END
   FROM act WHERE {HERE}""",
-    "COUNTS": "SELECT (SELECT size FROM lease), (SELECT count(*) FROM settled)",
+    "COUNTS": f"""
+SELECT size, {fails("size <> changed", "a settle of %% events found %% of them in place", "size, changed")}
+FROM (SELECT (SELECT size FROM lease) AS size, (SELECT count(*) FROM settled) AS changed) c""",
     "COLUMNS": "id, created_at, available_at, partition_bucket, attempts, max_attempts, losses,"
     " partition_key, event_type, idempotency_key, destination, lease_generation, claimed_at, parked_at,"
     " redriven_at, claimed_by, last_error, headers, payload",
@@ -170,11 +173,7 @@ class Settling:
         }
 
     def _run(self, conn: Connection[Any], statement: str, parameters: dict[str, Any]) -> None:
-        with transaction(conn):
+        with settings_hold(conn), overtaken_is_told():
             row = conn.execute(statement, parameters).fetchone()
-            assert row is not None
-            size, changed = row
-            if size is None:
-                raise LeaseLost(f"the lease of generation {parameters['generation']} is gone")
-            if changed != size:
-                raise Overtaken(f"a settle of {size} events found {changed} of them in place")
+        if row is None or row[0] is None:
+            raise LeaseLost(f"the lease of generation {parameters['generation']} is gone")

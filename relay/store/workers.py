@@ -40,19 +40,22 @@ HAS_LOCK = """EXISTS (
       AND k.database = (SELECT oid FROM pg_database WHERE datname = current_database())
       AND k.classid = %(namespace)s::bigint::bit(32)::int8::oid
       AND k.objid = hashtext(w.id)::bigint::bit(32)::int8::oid)"""
-# Leases of workers that are not (or no longer) registered as living are up for grabs.
-BURY = """
-WITH buried AS (
-  UPDATE {workers} w SET status = 'dead' WHERE w.status <> 'dead' AND (
+SILENT = """w.status <> 'dead' AND (
     w.last_seen_at < clock_timestamp() - %(stale_seconds)s * interval '1 second'
-    OR (w.metadata ->> 'has_session')::boolean AND NOT {HAS_LOCK})
-  RETURNING w.id),
-forgotten AS (
-  DELETE FROM {workers} w WHERE w.status = 'dead' AND w.last_seen_at < clock_timestamp() - interval '1 day'
-    AND NOT EXISTS (SELECT FROM {leases} l WHERE l.claimed_by = w.id))
+    OR (w.metadata ->> 'has_session')::boolean AND NOT {HAS_LOCK})"""
+LONG_DEAD = """w.status = 'dead' AND w.last_seen_at < clock_timestamp() - interval '1 day'
+    AND NOT EXISTS (SELECT FROM {leases} l WHERE l.claimed_by = w.id)"""
+# Leases of workers that are not (or no longer) registered as living are up for grabs.
+LEFT_BEHIND = "NOT EXISTS (SELECT FROM {workers} w WHERE w.id = l.claimed_by AND w.status <> 'dead')"
+BURY = """
+WITH buried AS (UPDATE {workers} w SET status = 'dead' WHERE {SILENT} RETURNING w.id),
+forgotten AS (DELETE FROM {workers} w WHERE {LONG_DEAD})
 SELECT DISTINCT l.claimed_by FROM {leases} l
-WHERE NOT EXISTS (SELECT FROM {workers} w WHERE w.id = l.claimed_by AND w.status <> 'dead')
-   OR l.claimed_by IN (SELECT id FROM buried)
+WHERE {LEFT_BEHIND} OR l.claimed_by IN (SELECT id FROM buried)
+"""
+ALL_WELL = """
+SELECT NOT EXISTS (SELECT FROM {workers} w WHERE {SILENT} OR {LONG_DEAD}) AND NOT EXISTS (
+  SELECT FROM {leases} l WHERE l.expires_at <= clock_timestamp() OR {LEFT_BEHIND})
 """
 # One holder, as long as it renews in time. Where two took a free post at once, the later by name gives way.
 # Lazily committed: after a crash of the server somebody takes the post anew.
@@ -71,13 +74,15 @@ OTHERS = "SELECT id, metadata FROM {workers} WHERE status <> 'dead'"
 class Registry:
     def __init__(self, table: Table, stale_seconds: float) -> None:
         self._namespace = table.worker_locks
-        self._stale_seconds = stale_seconds
+        self._signs = {"namespace": table.worker_locks, "stale_seconds": stale_seconds}
         self._register = fill(REGISTER, table.name)
         self._heartbeat = fill(HEARTBEAT, table.name)
         self._tell = fill(TELL, table.name)
         self._deregister = fill(DEREGISTER, table.name)
         self._retire = fill(RETIRE, table.name)
-        self._bury = fill(BURY, table.name, HAS_LOCK=HAS_LOCK)
+        words = {"SILENT": SILENT, "LONG_DEAD": LONG_DEAD, "LEFT_BEHIND": LEFT_BEHIND, "HAS_LOCK": HAS_LOCK}
+        self._bury = fill(BURY, table.name, **words)
+        self._all_well = fill(ALL_WELL, table.name, **words)
         self._others = fill(OTHERS, table.name)
         self._claiming = fill(CLAIMING, table.name)
         self._keep_house = fill(KEEP_HOUSE, table.name)
@@ -113,10 +118,13 @@ class Registry:
         with transaction(conn):
             conn.execute(self._retire, [worker])
 
+    def all_well(self, conn: Connection[Any]) -> bool:
+        """Nobody is to be buried or forgotten, and no lease to be taken back."""
+        return conn.execute(self._all_well, self._signs).fetchone() == (True,)
+
     def bury(self, conn: Connection[Any]) -> list[str]:
         """Declare the silent dead; the ids whose leases are to be taken back."""
-        parameters = {"namespace": self._namespace, "stale_seconds": self._stale_seconds}
-        return [row[0] for row in conn.execute(self._bury, parameters)]
+        return [row[0] for row in conn.execute(self._bury, self._signs)]
 
     def claiming(self, conn: Connection[Any]) -> list[str]:
         """Those who share the buckets: alive and not on their way out."""

@@ -115,6 +115,8 @@ class Keeper:
 
     def _keep_house(self, now: float) -> None:
         """One worker at a time; the lock is a transaction's, and ends with it if the worker freezes there."""
+        if now < self._next_prune and self._registry.all_well(self._conn):
+            return
         with transaction(self._conn):
             lock = self._conn.execute(LOCK_HOUSE, [self._housekeeping_lock, f"{FROZEN_SECONDS}s"]).fetchone()
             if lock is None or not lock[0]:

@@ -93,7 +93,10 @@ class Registration:
         in_flight = InFlight()
         breakers = Breakers(table, self.worker)
         paces = Paces(settings.rate_limits, monotonic())
-        claiming = Claiming(table, self.worker, settings.destination, settings.lease_seconds)
+        # Behind a pooler settings hold in transactions only.
+        claiming = Claiming(
+            table, self.worker, settings.destination, settings.lease_seconds, stepwise=keeping.pooled
+        )
         listens = settings.wake == "auto" and not keeping.pooled
         if keeping.pooled:
             # Neither a notification nor a session lock passes a pooler in transaction mode.

@@ -88,6 +88,7 @@ class Actor:
         on_exhausted: str = "dead_letter",
         lease_seconds: float = 60.0,
         table: TableName = OUTBOX,
+        stepwise: bool = True,
     ) -> None:
         self.name = name
         self.conn: Connection[Any] = connect(url, f"test {name}")
@@ -97,7 +98,7 @@ class Actor:
         self.conn.raw_cursor_factory = GatedRawCursor  # type: ignore[attr-defined]
         self.table: Table = resolve(self.conn, table)
         self.scan = Scan()
-        self.claiming = store.claim.Claiming(self.table, name, "events", lease_seconds)
+        self.claiming = store.claim.Claiming(self.table, name, "events", lease_seconds, stepwise=stepwise)
         self.settling = store.settle.Settling(self.table, name, completion)
         self.reaping = store.reap.Reaping(self.table, on_exhausted)
 

@@ -369,12 +369,15 @@ def more_keys_than_a_claim_takes_are_always_due(stage: Stage) -> list[Any]:
     return sorted(set(keys) - served)
 
 
-NO_BELT = ('if len(events) != header["chosen"]:', "if False:")
-NO_COUNT = ("if changed != size:", "if False:")
+NO_BELT = ("count(tid) <> (SELECT count(*) FROM taken)", "false")
+NO_COUNT = ('fails("size <> changed"', 'fails("false"')
 FENCE = """DELETE FROM {leases} WHERE generation = %(generation)s AND claimed_by = %(worker)s
   AND expires_at > clock_timestamp() RETURNING size"""
-NO_LOCK = ("pg_try_advisory_xact_lock(%(namespace)s, w.b)", "true")
-TAKE_LOCKS = "(SELECT count(pg_advisory_xact_lock(%(namespace)s, b)) FROM unnest(%(locked)s::int[]) b) > 0"
+NO_LOCK = (
+    ("pg_try_advisory_xact_lock(%(namespace)s, w.b)", "true"),
+    ("pg_try_advisory_xact_lock(%(namespace)s, b)", "true"),
+)
+TAKE_LOCKS = "(SELECT count(pg_advisory_xact_lock(%(namespace)s, b)) FROM unnest({LOCKED}) b) > 0"
 LOCK_IN_CLAIM = ("WHERE before < %(bytes)s", f"WHERE {TAKE_LOCKS} AND before < %(bytes)s")
 NO_CLASSES = ("losses BETWEEN %(losses_from)s AND %(losses_to)s", "losses >= 0")
 NO_BUSY = ("FROM {leases} l CROSS JOIN", "FROM (SELECT * FROM {leases} LIMIT 0) l CROSS JOIN")
@@ -393,16 +396,18 @@ class Mutant:
 
 def mutants() -> Iterator[Mutant]:
     meeting = a_claim_meets_an_uncommitted_one
-    yield Mutant("claims without a lock", meeting, lambda: claim_of(NO_LOCK, NO_BELT))
+    yield Mutant("claims without a lock", meeting, lambda: claim_of(*NO_LOCK, NO_BELT))
     yield Mutant(
         "the lock is taken in the claim's own statement",
         meeting,
-        lambda: claim_of(NO_LOCK, LOCK_IN_CLAIM, NO_BELT),
+        lambda: claim_of(*NO_LOCK, LOCK_IN_CLAIM, NO_BELT),
     )
     yield Mutant(
         "claims under repeatable read",
         a_claim_began_before_another_committed,
-        lambda: claim_of(("READ COMMITTED", "REPEATABLE READ")),
+        lambda: Store(
+            claim=mutate(["connection", "claim_sql", "claim"], ("READ COMMITTED", "REPEATABLE READ"))
+        ),
     )
     yield Mutant(
         "a key is free when nothing of it is in processing",
@@ -566,7 +571,7 @@ def mutants() -> Iterator[Mutant]:
     yield Mutant(
         "no cursor inside a bucket",
         more_keys_than_a_claim_takes_are_always_due,
-        lambda: claim_of(("scan.after(bucket)", '""')),
+        lambda: claim_of(("list(scan.keys.values())", '[""] * len(scan.keys)')),
     )
 
 

@@ -118,7 +118,7 @@ class Claiming:
         self._claim_around_pauses = claim(
             CHOSEN, HELD=HELD, DUE=DUE_AND_NOT_HELD, NONE_WAITED="false", **given
         )
-        self._stepwise = stepwise
+        self.stepwise = stepwise
         self._plain = True  # the last look met nothing that waits or is held
         self._owned: list[int] | None = None
         self._owned_text: str | None = None
@@ -165,7 +165,7 @@ class Claiming:
         def take() -> RawCursor[Any]:
             return self._claim_plain.run(conn, self._values(scan, limits), _event_row)
 
-        if self._stepwise:
+        if self.stepwise:
             with overtaken_is_told(), own_transaction(conn):
                 places = _plain_places(lock())
                 return places, take().fetchall() if places and places.locked else []

@@ -46,9 +46,13 @@ class Alarm:
 
     def sleep(self, conn: Connection[Any], seconds: float) -> bool:
         """Until a writer notifies, or for `seconds`; whether one has."""
+        if _notified(conn):  # while it looked for work
+            return True
         # The driver's own wait would come back ten times a second to see whether anything else happened.
         waiting = select.poll()
         waiting.register(conn.fileno(), select.POLLIN)
-        if not waiting.poll(seconds * 1000):
-            return False
-        return bool(list(conn.notifies(timeout=0)))
+        return bool(waiting.poll(seconds * 1000)) and _notified(conn)
+
+
+def _notified(conn: Connection[Any]) -> bool:
+    return bool(list(conn.notifies(timeout=0)))

@@ -42,6 +42,11 @@ LOST_MORE = (2, 1_000_000)
 GROUP_OF_LOST = 16
 
 
+def gathering(events: int) -> float:
+    """Seconds from the beginning of a claim that took so many to that of the next."""
+    return min(events * GATHER_PER_EVENT, LONGEST_GATHER) if events < FEW_EVENTS else 0.0
+
+
 class Claimer:
     def __init__(
         self,
@@ -99,9 +104,9 @@ class Claimer:
     def _gather(self) -> None:
         """After a few events: rest for a moment, so that what comes meanwhile goes together."""
         began, events = self._last
-        if events < FEW_EVENTS:
-            rest = began + min(events * GATHER_PER_EVENT, LONGEST_GATHER) - monotonic()
-            self._stopping.wait(max(rest, 0.0))
+        rest = began + gathering(events) - monotonic()
+        if rest > 0:
+            self._stopping.wait(rest)
 
     def _nothing_left(self) -> bool:
         """What was in flight could have come back, or met a breaker; one more lap says it did not."""

@@ -96,6 +96,7 @@ def relay(race: Race, name: str, seed: int) -> None:
         completion=race.completion,
         on_exhausted=race.on_exhausted,
         lease_seconds=LEASE_SECONDS,
+        stepwise=dice.random() < 0.5,
     )
     broker = psycopg.connect(race.url, autocommit=True)
     _Relay(race, worker, broker, dice).run()

@@ -88,7 +88,7 @@ class Actor:
         on_exhausted: str = "dead_letter",
         lease_seconds: float = 60.0,
         table: TableName = OUTBOX,
-        stepwise: bool = True,
+        stepwise: bool = False,
     ) -> None:
         self.name = name
         self.conn: Connection[Any] = connect(url, f"test {name}")
@@ -281,8 +281,9 @@ class Background(threading.Thread):
 def held(actor: Actor, word: str, work: Callable[[], Any]) -> Iterator[Background]:
     """Run `work` in a thread, hold it before the first statement that begins with `word`, go on at the end.
 
-    Yields also where the work ended without reaching that statement.
+    Yields also where the work ended without reaching that statement. Its claims go statement by statement.
     """
+    actor.claiming.stepwise = True
     reached, go_on = threading.Event(), threading.Event()
 
     def before(query: str) -> None:

@@ -160,7 +160,7 @@ def test_claims_leave_a_completed_and_a_dead_lettered_event_alone(stage: Stage) 
 
 def test_the_cursor_of_a_rolled_back_claim_does_not_lose_events(stage: Stage) -> None:
     ids = stage.insert("a", 3)
-    worker = stage.actor()
+    worker = stage.actor(stepwise=True)
 
     def fail(query: str) -> None:
         if query == "COMMIT":
@@ -172,6 +172,22 @@ def test_the_cursor_of_a_rolled_back_claim_does_not_lose_events(stage: Stage) ->
     worker.gate.before = None
     assert stage.leases() == []
     assert positions(worker.claim()) == ids
+
+
+def test_a_claim_in_one_trip_holds_its_locks_until_it_has_claimed(stage: Stage) -> None:
+    """Both statements are one transaction, although nobody said BEGIN: the second waits for a row here."""
+    ids = stage.insert("a", 2)
+    worker, person = stage.actor(), stage.session()
+    with person.transaction():
+        person.execute("SELECT FROM outbox WHERE id = %s FOR UPDATE", [ids[1]])
+        claiming = stage.in_background(worker, worker.claim)
+        assert not claiming.finished()
+        locks = stage.sql.execute(
+            "SELECT objid FROM pg_locks WHERE locktype = 'advisory' AND granted AND pid = %s", [worker.pid()]
+        ).fetchall()
+        assert locks == [(stage.value("SELECT partition_bucket FROM outbox WHERE id = %s", ids[0]),)]
+        assert stage.actor("other").claim() is None
+    assert positions(claiming.result()) == ids
 
 
 def test_outboxes_of_two_names_do_not_meet(stage: Stage) -> None:

@@ -69,7 +69,20 @@ def test_a_sleep_ends_with_the_first_notification(stage: Stage, sleeper: tuple[A
     alarm.arm(actor.conn)
     stage.insert("a")
     started = time.monotonic()
-    alarm.sleep(actor.conn, 60.0)
+    assert alarm.sleep(actor.conn, 60.0)
+    assert time.monotonic() - started < 30.0
+    assert not alarm.sleep(actor.conn, 0.01)
+
+
+def test_a_notification_that_came_with_the_last_answer_is_not_slept_over(
+    stage: Stage, sleeper: tuple[Actor, Alarm]
+) -> None:
+    actor, alarm = sleeper
+    alarm.arm(actor.conn)
+    stage.insert("a")
+    actor.conn.execute("SELECT")
+    started = time.monotonic()
+    assert alarm.sleep(actor.conn, 60.0)
     assert time.monotonic() - started < 30.0
 
 

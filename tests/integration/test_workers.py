@@ -45,6 +45,32 @@ def test_a_worker_whose_connection_ends_is_buried_at_once_and_its_leases_are_fre
     assert registry(other).bury(other.conn) == []
 
 
+@pytest.mark.parametrize(
+    "trouble",
+    [
+        "UPDATE outbox_leases SET expires_at = clock_timestamp() - interval '1 s'",
+        "UPDATE outbox_leases SET claimed_by = 'nobody'",
+        "UPDATE outbox_workers SET status = 'dead' WHERE id = 'other'",
+        "UPDATE outbox_workers SET last_seen_at = clock_timestamp() - interval '31 s' WHERE id = 'other'",
+        (
+            "UPDATE outbox_workers SET status = 'dead', last_seen_at = clock_timestamp() - interval '25 h'"
+            " WHERE id = 'idle'"
+        ),
+        "UPDATE outbox_workers SET id = 'without a session' WHERE id = 'idle'",
+    ],
+)
+def test_all_is_well_until_somebody_or_something_is_to_be_taken_care_of(stage: Stage, trouble: str) -> None:
+    stage.insert("a")
+    keeper, other, _ = register(stage, "keeper"), register(stage, "other"), register(stage, "idle")
+    other.must_claim()
+    assert registry(keeper).all_well(keeper.conn)
+    stage.sql.execute(trouble)
+    assert not registry(keeper).all_well(keeper.conn)
+    registry(keeper).bury(keeper.conn)
+    keeper.reap(["other", "nobody"])
+    assert registry(keeper).all_well(keeper.conn), "and again once that is done"
+
+
 def test_a_worker_whose_heartbeat_is_stale_is_buried_and_learns_it_at_its_next(stage: Stage) -> None:
     stage.insert("a", 1)
     frozen, other = register(stage, "frozen"), register(stage, "other")

@@ -20,7 +20,7 @@ from relay.store.belt import fails, overtaken_is_told
 from relay.store.claim import Claim
 from relay.store.claim_sql import FRESH, LATER
 from relay.store.connection import Table, settings_hold
-from relay.store.sqltext import fill, storable
+from relay.store.sqltext import Statement, fill, storable
 
 log = logging.getLogger(__name__)
 
@@ -137,8 +137,8 @@ class Settling:
     def __init__(self, table: Table, worker: str, completion: Completion) -> None:
         each = {"keep": KEEP, "delete": DELETE, "archive": ARCHIVE}[completion]
         complete_all = {"keep": KEEP_ALL, "delete": DELETE_ALL, "archive": ARCHIVE_ALL}[completion]
-        self._each = fill(each, table.name, **FRAGMENTS)
-        self._complete_all = fill(complete_all, table.name, **FRAGMENTS)
+        self._each = Statement(fill(each, table.name, **FRAGMENTS))
+        self._complete_all = Statement(fill(complete_all, table.name, **FRAGMENTS))
         self._keeps_receipts = completion != "delete"
         self._locate = fill(LOCATE, table.name, **FRAGMENTS)
         self._worker = worker
@@ -155,7 +155,7 @@ class Settling:
             row = conn.execute(self._locate, [claim.generation]).fetchone()
             self._run(conn, statement, parameters | {"tids": row[0] if row else None})
 
-    def _statement(self, claim: Claim, settlements: Sequence[Settlement]) -> tuple[str, dict[str, Any]]:
+    def _statement(self, claim: Claim, settlements: Sequence[Settlement]) -> tuple[Statement, dict[str, Any]]:
         fence = {"generation": claim.generation, "worker": self._worker}
         if all(s.act == "complete" for s in settlements):
             if not self._keeps_receipts:
@@ -172,8 +172,8 @@ class Settling:
             "receipts": [storable(s.receipt) for s in settlements],
         }
 
-    def _run(self, conn: Connection[Any], statement: str, parameters: dict[str, Any]) -> None:
+    def _run(self, conn: Connection[Any], statement: Statement, parameters: dict[str, Any]) -> None:
         with settings_hold(conn), overtaken_is_told():
-            row = conn.execute(statement, parameters).fetchone()
+            row = statement.run(conn, parameters).fetchone()
         if row is None or row[0] is None:
             raise LeaseLost(f"the lease of generation {parameters['generation']} is gone")

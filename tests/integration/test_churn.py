@@ -26,7 +26,7 @@ class Updates:
 def churn(stage: Stage, completion: str) -> tuple[Updates, list[int]]:
     """Insert, claim and settle as many in every round, prune what is kept, vacuum; the claims' updates
     and the size after each round."""
-    worker = stage.actor(completion=completion)
+    worker = stage.actor(completion=completion, stepwise=True)
     stage.sql.execute("ALTER TABLE outbox SET (autovacuum_enabled = off)")
     updates = Updates()
     counting = False

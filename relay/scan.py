@@ -11,6 +11,18 @@ from datetime import UTC, datetime
 BUCKETS = 1024
 # Each locked bucket is an entry in the lock table that all sessions of the server share.
 BUCKETS_PER_CLAIM = 64
+# A lap through the buckets can be made in so many parts.
+PARTS = 16
+# A lap is dear that takes so much longer than its events do.
+DEAR_SECONDS = 0.05
+SECONDS_PER_EVENT = 50e-6
+RESTS = 4
+# At the end of the table a claim takes few events: who has left some behind so often in a row needs laps.
+BEHIND = 32
+# Whoever inserts at the end of a table fills pages that were taken some time ago: so many back, at most.
+TAIL_BLOCKS = 256
+# Where nothing is known yet.
+FIRST_TAIL_BLOCKS = 4096
 THE_PAST = (datetime(1, 1, 1, tzinfo=UTC), 0)
 
 
@@ -58,6 +70,63 @@ class Scan:
                 return
             self.keys.pop(bucket, None)
         self._go_on_at((looked[-1] + 1) % BUCKETS if looked else self.start)
+
+
+@dataclass
+class Tail:
+    """The block of the table from which on new events are looked for; None: near its end."""
+
+    block: int | None = None
+
+    def advance(self, blocks: int, *, cut: bool) -> None:
+        """After a look at a table of so many blocks; cut: there was more than it could take."""
+        if not cut:
+            self.block = max(self.block or 0, blocks - TAIL_BLOCKS)
+
+
+class Laps:
+    """Whether laps through the buckets are dear, and when the next part of one is due.
+
+    While somebody holds a transaction open, index entries of events that are long gone cannot be removed,
+    and every lap passes all of them. Then laps are made in parts, with rests, and meanwhile new events are
+    looked for at the end of the table.
+    """
+
+    def __init__(self) -> None:
+        self.dear = False
+        self.part = 0
+        self._spent = 0.0
+        self._events = 0
+        self._next = 0.0
+        self._cut = 0
+
+    def looked(self, seconds: float, events: int) -> None:
+        self._spent += seconds
+        self._events += events
+
+    def lap_ended(self) -> None:
+        self.dear = self._spent - self._events * SECONDS_PER_EVENT > DEAR_SECONDS
+        self._spent, self._events = 0.0, 0
+
+    def looked_at_the_end(self, *, cut: bool) -> None:
+        self._cut = self._cut + 1 if cut else 0
+        if self._cut == BEHIND:
+            self.dear = False
+            self._cut = 0
+
+    def due(self, now: float) -> bool:
+        return now >= self._next
+
+    def part_ended(self, now: float, seconds: float) -> None:
+        """The next part is due when this one has taken a fifth of the time."""
+        self._next = now + RESTS * seconds
+        self.part = (self.part + 1) % PARTS
+        if self.part == 0:
+            self.lap_ended()
+
+
+def part_of(buckets: Sequence[int], part: int) -> list[int]:
+    return [bucket for bucket in buckets if bucket * PARTS // BUCKETS == part]
 
 
 def next_owned(buckets: Sequence[int]) -> list[int]:

@@ -20,7 +20,17 @@ from psycopg import Connection, RawCursor, sql
 
 from relay.event import Event
 from relay.pause import Subject
-from relay.scan import BUCKETS, BUCKETS_PER_CLAIM, THE_PAST, Scan, next_owned, reach
+from relay.scan import (
+    BUCKETS,
+    BUCKETS_PER_CLAIM,
+    FIRST_TAIL_BLOCKS,
+    THE_PAST,
+    Scan,
+    Tail,
+    next_owned,
+    part_of,
+    reach,
+)
 from relay.store.belt import overtaken_is_told
 from relay.store.claim_sql import (
     CHOSEN,
@@ -37,6 +47,7 @@ from relay.store.claim_sql import (
     LEFT_LOCKED,
     LOCK,
     LOCK_PLAIN,
+    LOCK_TAIL,
     NONE_WAITED,
     WAITED,
 )
@@ -67,6 +78,7 @@ class Limits:
     spared: tuple[Subject, ...] = ()  # take nothing of these
     min_age: float = 0.0  # seconds that an event must have been due
     everywhere: bool = False  # look into the buckets of others too
+    part: int | None = None  # of those, look for fresh events only into this one of PARTS
 
     @property
     def takes_all(self) -> bool:
@@ -102,9 +114,11 @@ class Claiming:
             **FRAGMENTS,
             "DESTINATION": destination_expression(destination),
             "GENERATION": verbatim(regclass(table.name, "generation")),
+            "OUTBOX": verbatim(regclass(table.name, "outbox")),
         }
         self._lock = Statement(fill(LOCK, table.name, **words))
         self._lock_plain = Statement(fill(LOCK_PLAIN, table.name, **words))
+        self._lock_tail = Statement(fill(LOCK_TAIL, table.name, **words))
 
         def claim(chosen: str, **more: str) -> Statement:
             return Statement(fill(CLAIM, table.name, CHOSEN=chosen, **words, **more))
@@ -120,8 +134,8 @@ class Claiming:
         )
         self.stepwise = stepwise
         self._plain = True  # the last look met nothing that waits or is held
-        self._owned: list[int] | None = None
-        self._owned_text: str | None = None
+        self._owned: list[int] | None = None  # from each bucket to the next that is watched; None: all are
+        self._texts: dict[tuple[bool, int | None], str | None] = {}
         self._fixed: dict[str, Any] = {
             "namespace": table.bucket_locks,
             "worker": worker,
@@ -132,8 +146,7 @@ class Claiming:
         """Look into these buckets only, from the next claim on; None: into all of them."""
         everything = buckets is None or len(buckets) == BUCKETS
         self._owned = None if everything else next_owned(buckets or ())
-        # Written out once: a list would be at every claim.
-        self._owned_text = None if self._owned is None else f"{{{','.join(map(str, self._owned))}}}"
+        self._texts = {}
 
     @property
     def watches_all(self) -> bool:
@@ -179,6 +192,27 @@ class Claiming:
             locking, taking = lock(), take()
         return _plain_places(locking), taking.fetchall()
 
+    def claim_tail(self, conn: Connection[Any], tail: Tail, limits: Limits) -> Look:
+        """Claim what has come to the end of the table, whatever the indexes are full of."""
+        values = self._fixed | {
+            "tail": tail.block,
+            "reach": FIRST_TAIL_BLOCKS,
+            "owned": self._way(limits.everywhere, None),
+            "later_rows": LATER_ROWS_PER_CLAIM,
+            "later_buckets": BUCKETS_PER_CLAIM,
+        }
+        with own_transaction(conn):
+            row = self._lock_tail.run(conn, values).fetchone()
+            assert row is not None
+            blocks, locked, buckets, keys, pauses = row
+            held = [_Pause(Subject(scope, value), *kind) for scope, value, *kind in pauses or []]
+            places = _Places([], locked or [], [], True, buckets or [], keys or [], THE_PAST, False, held)
+            rows = self._take(conn, Scan(), limits, places)
+        full = len(places.later_keys) == LATER_ROWS_PER_CLAIM
+        tail.advance(blocks, cut=full)
+        claim, _ = _claimed(rows)
+        return Look(claim, 0, full=full, **_steering(places))
+
     def _seen(self, scan: Scan, limits: Limits, places: "_Places", rows: list[Event]) -> Look:
         """Move the scan on behind what was taken."""
         scan.later = places.later
@@ -187,12 +221,9 @@ class Claiming:
             scan.pass_over(places.fresh)
         if not places.locked:
             return Look(None, len(places.fresh), len(places.fresh), places.more_later, **_steering(places))
-        header: dict[str, Any] = next(row for row in rows if not row.generation).headers  # type: ignore[assignment]
-        events = [row for row in rows if row.generation]
-        events.sort()
+        claim, header = _claimed(rows)
         full = header["seen"] >= max(limits.rows, limits.heads) or header["cut"]
         scan.advance(places.looked, header["buckets"], full=full)
-        claim = Claim(events[0].generation, events, header["tids"], header["ids"]) if events else None
         return Look(
             claim,
             len(places.fresh),
@@ -203,10 +234,22 @@ class Claiming:
             **_steering(places),
         )
 
+    def _way(self, everywhere: bool, part: int | None) -> str | None:
+        """From each bucket to the next that is to be looked into; None: to any."""
+        if (everywhere, part) not in self._texts:
+            way = None if everywhere else self._owned
+            if part is not None:
+                watched = [b for b in range(BUCKETS) if way is None or way[b] == b]
+                way = next_owned(part_of(watched, part))
+            # Written out once: a list would be at every claim.
+            self._texts[everywhere, part] = None if way is None else f"{{{','.join(map(str, way))}}}"
+        return self._texts[everywhere, part]
+
     def _lock_values(self, scan: Scan, limits: Limits) -> dict[str, Any]:
         return self._fixed | {
             "start": scan.start,
-            "owned": None if limits.everywhere else self._owned_text,
+            "part": self._way(limits.everywhere, limits.part),
+            "owned": self._way(limits.everywhere, None),
             "buckets": scan.width,
             "later_buckets": BUCKETS_PER_CLAIM,
             "later_at": scan.later[0],
@@ -291,6 +334,17 @@ class _Places(NamedTuple):
     def plain(self) -> bool:
         """Nothing waits and nothing is held."""
         return not self.mixed and not self.later_keys and not self.pauses
+
+
+def _claimed(rows: list[Event]) -> tuple[Claim | None, dict[str, Any]]:
+    """The claim, and what the statement says beside it."""
+    if not rows:
+        return None, {}
+    header: dict[str, Any] = next(row for row in rows if not row.generation).headers  # type: ignore[assignment]
+    events = [row for row in rows if row.generation]
+    events.sort()
+    claim = Claim(events[0].generation, events, header["tids"], header["ids"]) if events else None
+    return claim, header
 
 
 def _plain_places(locking: RawCursor[Any]) -> _Places | None:

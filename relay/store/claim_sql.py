@@ -33,9 +33,10 @@ SUBJECT_OF_ONLY = _SUBJECT.replace("{SCOPE}", "%(only_scope)s::text")
 
 # Which buckets have fresh rows (a loose scan: one probe each, from :start and around), which keys
 # have waited long enough, and which of these buckets nobody else is claiming from. Of all buckets only
-# the owned ones: the array leads from any bucket to the next of them. Rows of others that have waited are
-# passed over a window at a time: looking for one's own among any number of them would take as long.
-NEXT = "coalesce((%(owned)s::int[])[{FROM} + 1], {FROM})"
+# the owned ones, or a part of them: the arrays lead from any bucket to the next of them. Rows of others that
+# have waited are passed over a window at a time: looking for one's own among many would take as long.
+NEXT = "coalesce((%(part)s::int[])[{FROM} + 1], {FROM})"
+NEXT_OF_ALL = "coalesce((%(owned)s::int[])[{FROM} + 1], {FROM})"
 FRESH_BUCKETS = """ahead(b) AS (
   (SELECT o.partition_bucket FROM {outbox} o WHERE {FRESH} AND o.partition_bucket >= {NEXT_START}
    ORDER BY o.partition_bucket LIMIT 1)
@@ -57,6 +58,9 @@ fresh AS MATERIALIZED (
   FROM (SELECT b FROM ahead UNION ALL SELECT b FROM behind) a WHERE a.b = {NEXT_FOUND} LIMIT %(buckets)s)"""
 MIXED = "EXISTS (SELECT FROM fresh f JOIN {outbox} o ON {LATER} AND o.partition_bucket = f.b)"
 IN_FORCE = "p.origin = 'breaker' OR p.until IS NULL OR p.until > now()"
+PAUSES = """(
+  SELECT jsonb_agg(jsonb_build_array(p.scope, p.value, p.origin = 'breaker', p.until <= now()))
+  FROM {pauses} p WHERE {IN_FORCE})"""
 LOCK = """
 WITH RECURSIVE {FRESH_BUCKETS},
 later AS MATERIALIZED (
@@ -75,8 +79,7 @@ SELECT (SELECT array_agg(b ORDER BY i) FROM fresh) AS fresh,
        {MIXED} AS mixed,
        array_agg(b ORDER BY i) AS later_buckets, array_agg(k ORDER BY i) AS later_keys,
        array_agg(available_at ORDER BY i) AS later_at, array_agg(id ORDER BY i) AS later_ids,
-       (SELECT jsonb_agg(jsonb_build_array(p.scope, p.value, p.origin = 'breaker', p.until <= now()))
-        FROM {pauses} p WHERE {IN_FORCE}) AS pauses
+       {PAUSES} AS pauses
 FROM later
 """
 # The same in short, for where nothing waits and nothing is held. If so, it leaves the buckets that it has
@@ -92,6 +95,23 @@ SELECT (SELECT array_agg(b ORDER BY i) FROM fresh) AS fresh, locked.buckets AS l
        (SELECT plain FROM plain) AS plain,
        set_config('outbox_relay.locked', coalesce(locked.buckets::text, '{{}}'), true)
 FROM (SELECT array_agg(b ORDER BY i) AS buckets FROM locked) locked
+"""
+# Keys of fresh rows at the end of the table, oldest first. Needs no index: dead entries cost it nothing.
+LOCK_TAIL = """
+WITH size AS MATERIALIZED (SELECT n AS blocks, greatest(coalesce(%(tail)s::int8, n - %(reach)s), 0) AS first
+  FROM (SELECT pg_relation_size({OUTBOX}) / current_setting('block_size')::int) s(n)),
+tail AS MATERIALIZED (
+  SELECT o.partition_bucket AS b, o.partition_key AS k, min(o.id) AS id FROM {outbox} o
+  WHERE o.ctid >= (SELECT format('(%%s,0)', first)::tid FROM size)
+    -- what is pending is not completed; not to say so keeps the planner from the index
+    AND o.status = 'pending' AND o.available_at <= o.created_at AND o.partition_bucket = {NEXT_TAIL}
+  GROUP BY o.partition_bucket, o.partition_key ORDER BY min(o.id) LIMIT %(later_rows)s),
+locked AS MATERIALIZED (
+  SELECT w.b FROM (SELECT b FROM tail GROUP BY b ORDER BY min(id) LIMIT %(later_buckets)s) w
+  WHERE pg_try_advisory_xact_lock(%(namespace)s, w.b))
+SELECT (SELECT blocks FROM size) AS blocks, (SELECT array_agg(b) FROM locked) AS locked,
+       array_agg(b ORDER BY id) AS buckets, array_agg(k ORDER BY id) AS keys, {PAUSES} AS pauses
+FROM tail
 """
 
 # One head of a lane, found among the fresh rows as `f`: an older row that waited may stand before it.
@@ -266,6 +286,7 @@ FRAGMENTS = {
     "LATER": LATER,
     "FRESH_BUCKETS": FRESH_BUCKETS,
     "MIXED": MIXED,
+    "PAUSES": PAUSES,
     "IN_FORCE": IN_FORCE,
     "PACKED": PACKED,
     "MARKS": MARKS,
@@ -278,5 +299,6 @@ FRAGMENTS = {
     "NEXT_AHEAD": NEXT.replace("{FROM}", "(ahead.b + 1)"),
     "NEXT_BEHIND": NEXT.replace("{FROM}", "(behind.b + 1)"),
     "NEXT_FOUND": NEXT.replace("{FROM}", "a.b"),
-    "NEXT_LATER": NEXT.replace("{FROM}", "b"),
+    "NEXT_LATER": NEXT_OF_ALL.replace("{FROM}", "b"),
+    "NEXT_TAIL": NEXT_OF_ALL.replace("{FROM}", "o.partition_bucket"),
 }

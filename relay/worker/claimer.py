@@ -6,6 +6,7 @@ in flight: memory is bounded by the batches between here and the settler.
 
 import logging
 import threading
+from collections.abc import Callable
 from dataclasses import replace
 from time import monotonic
 from typing import Any
@@ -17,7 +18,7 @@ from relay.errors import Overtaken
 from relay.metrics import Metrics
 from relay.pace import Paces
 from relay.pause import Subject
-from relay.scan import THE_PAST, Scan
+from relay.scan import THE_PAST, Laps, Scan, Tail
 from relay.store.claim import Claiming, Limits, Look
 from relay.store.pauses import Breakers
 from relay.store.wake import Alarm
@@ -75,6 +76,9 @@ class Claimer:
         self._hold = hold
         self._metrics = metrics
         self._scan = Scan(start=first_bucket)
+        self._spent = 0.0  # seconds in claims, without those that the publisher kept it waiting
+        self._laps = Laps()
+        self._tail = Tail()
         self._held_back = False
         self._sweep = Scan(start=first_bucket)
         self._next_sweep = monotonic() + SWEEP_SECONDS
@@ -114,19 +118,34 @@ class Claimer:
 
     def _found_in_a_lap(self) -> bool:
         """Claim something; False: all buckets and everything that waited were looked at in vain."""
+        if self._laps.dear and not self._limits.everywhere:
+            return self._found_in_a_part_or_at_the_end()
+        self._tail = Tail()
         lap = self._scan.laps
         while not self._stopping.is_set():
-            if self._round():
+            got = self._round(self._limits)
+            if self._scan.laps > lap:
+                self._laps.lap_ended()
+            if got:
                 return True
             if self._scan.laps > lap and self._scan.later == THE_PAST:
                 return False
         return False
 
-    def _round(self) -> bool:
+    def _found_in_a_part_or_at_the_end(self) -> bool:
+        got = False
+        if self._laps.due(monotonic()):
+            before = self._spent
+            got = self._round(replace(self._limits, part=self._laps.part))
+            self._laps.part_ended(monotonic(), self._spent - before)
+        return self._look_at_the_end() or got
+
+    def _round(self, limits: Limits) -> bool:
         """Look once, and once more for those that lost a lease; True if anything was claimed."""
-        started = monotonic()
+        started, spent = monotonic(), self._spent
         before = self._scan.copy()
-        look = self._look(self._scan, self._limits)
+        look = self._look(self._scan, limits)
+        self._laps.looked(self._spent - spent, len(look.claim.events) if look.claim else 0)
         got = look.claim is not None
         for subject in look.probes:
             got |= self._probe(subject)
@@ -134,9 +153,9 @@ class Claimer:
         for subject, events in allowed.items():
             got |= self._measured(before, subject, events)
         self._held_back = look.breakers > 0 or len(allowed) < len(self._paces.subjects)
-        got |= self._take_lost(before, look, self._limits)
+        got |= self._take_lost(before, look, limits)
         if started >= self._next_sweep and not self._claiming.watches_all:
-            got |= self._sweep_all(started)
+            got |= self._sweep_all(started, limits)
         return got
 
     def _take_lost(self, before: Scan, look: Look, limits: Limits) -> bool:
@@ -148,9 +167,9 @@ class Claimer:
             got |= self._look(before.copy(), limits.suspects(1, LOST_MORE)).claim is not None
         return got
 
-    def _sweep_all(self, now: float) -> bool:
+    def _sweep_all(self, now: float, limits: Limits) -> bool:
         """What an owner leaves lying, whoever that is; again at once while some of it lost leases."""
-        limits = replace(self._limits, min_age=SWEEP_AGE, everywhere=True)
+        limits = replace(limits, min_age=SWEEP_AGE, everywhere=True)
         before = self._sweep.copy()
         look = self._look(self._sweep, limits)
         lost = self._take_lost(before, look, limits)
@@ -178,14 +197,30 @@ class Claimer:
         return False
 
     def _look(self, scan: Scan, limits: Limits) -> Look:
-        started = monotonic()
         try:
-            look = self._claiming.claim(self._conn, scan, limits)
+            return self._hand_on(limits, lambda: self._claiming.claim(self._conn, scan, limits))
         except Overtaken as overtaken:
             log.error("%s: something writes to the outbox without its locks", overtaken)
             scan.pass_over([scan.start])
             return Look(None, 0)
-        self._metrics.claim_seconds.observe(monotonic() - started)
+
+    def _look_at_the_end(self) -> bool:
+        limits = self._limits
+        try:
+            look = self._hand_on(limits, lambda: self._claiming.claim_tail(self._conn, self._tail, limits))
+        except Overtaken as overtaken:
+            log.error("%s: something writes to the outbox without its locks", overtaken)
+            return False
+        self._laps.looked_at_the_end(cut=look.full)
+        return look.claim is not None
+
+    def _hand_on(self, limits: Limits, claim: Callable[[], Look]) -> Look:
+        """Claim, and give what was claimed to the publisher."""
+        started = monotonic()
+        look = claim()
+        took = monotonic() - started
+        self._spent += took
+        self._metrics.claim_seconds.observe(took)
         if look.claim:
             self._last = (started, len(look.claim.events))
             self._metrics.took(len(look.claim.events))

@@ -6,7 +6,7 @@ import psycopg
 import pytest
 
 from relay.event import Event
-from relay.scan import BUCKETS_PER_CLAIM, Scan
+from relay.scan import BUCKETS_PER_CLAIM, Scan, Tail
 from relay.settlement import Settlement
 from relay.store.claim import Claim, Limits
 from relay.store.claim_sql import HEADS_PER_CLAIM, LATER_ROWS_PER_CLAIM
@@ -517,3 +517,73 @@ def test_a_created_at_that_no_client_can_read_is_refused_at_the_insert(stage: St
     for extreme in ("0001-01-02 00:00+00", "9999-12-30 23:59+00"):
         stage.insert(extreme, created_at=extreme)
     assert len(stage.actor().must_claim().events) == 2
+
+
+# At the end of the table
+
+
+def tail_claim(worker: Actor) -> list[int]:
+    return positions(worker.claiming.claim_tail(worker.conn, Tail(), Limits(100, 1 << 24)).claim)
+
+
+def test_what_came_last_is_claimed_at_the_end_of_the_table_key_by_key(stage: Stage) -> None:
+    first, *rest = stage.insert("a", 3)
+    (other,) = stage.insert("b")
+    worker = stage.actor()
+    assert tail_claim(worker) == [first, *rest, other]
+    assert [lease["size"] for lease in stage.leases()] == [4]
+    assert tail_claim(worker) == []
+
+
+def test_at_the_end_of_the_table_too_the_head_decides_and_keys_in_flight_and_pauses_hold(
+    stage: Stage,
+) -> None:
+    stage.insert("waits", available_at=Raw("now() + interval '1 hour'"))
+    stage.insert("waits")
+    stage.insert("in flight")
+    worker = stage.actor()
+    assert len(worker.must_claim().events) == 1
+    stage.insert("in flight")
+    stage.insert("paused")
+    stage.sql.execute(
+        "INSERT INTO outbox_pauses (scope, value, origin, reason, paused_by)"
+        " VALUES ('key', 'paused', 'operator', '', '')"
+    )
+    (free,) = stage.insert("free")
+    assert tail_claim(worker) == [free]
+
+
+def test_at_the_end_of_the_table_a_worker_takes_from_its_own_buckets(stage: Stage) -> None:
+    (mine,), _ = stage.insert("a"), stage.insert("b")
+    worker = stage.actor()
+    worker.claiming.watch([stage.row(mine)["partition_bucket"]])
+    assert tail_claim(worker) == [mine]
+
+
+def test_a_claim_at_the_end_of_the_table_does_not_take_a_locked_bucket(stage: Stage) -> None:
+    (one,) = stage.insert("a")
+    worker, person = stage.actor(), stage.session()
+    with person.transaction():
+        person.execute(
+            "SELECT pg_advisory_xact_lock(%s, %s)",
+            [worker.table.bucket_locks, stage.row(one)["partition_bucket"]],
+        )
+        assert tail_claim(worker) == []
+    assert tail_claim(worker) == [one]
+
+
+def test_a_part_of_the_buckets_is_looked_into_for_fresh_events_and_all_for_those_that_waited(
+    stage: Stage,
+) -> None:
+    low, high = keys_of_bucket(3, 1, stage.sql)[0], keys_of_bucket(1000, 1, stage.sql)[0]
+    (fresh,) = stage.insert(low)
+    stage.insert(high)
+    worker = stage.actor()
+    limits = Limits(100, 1 << 24, part=0)
+    assert positions(worker.claiming.claim(worker.conn, Scan(), limits).claim) == [fresh]
+    (waited,) = stage.insert(
+        keys_of_bucket(900, 1, stage.sql)[0],
+        created_at=Raw("now() - interval '1 hour'"),
+        available_at=Raw("now() - interval '1 s'"),
+    )
+    assert positions(worker.claiming.claim(worker.conn, Scan(), limits).claim) == [waited]

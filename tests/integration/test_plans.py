@@ -15,7 +15,7 @@ from psycopg import ClientCursor, Connection, Cursor
 from psycopg._queries import PostgresQuery, PostgresRawQuery
 from psycopg.adapt import Transformer
 
-from relay.scan import Scan
+from relay.scan import TAIL_BLOCKS, Scan, Tail
 from relay.settlement import Settlement
 from relay.store.claim import Limits
 from relay.store.claim_sql import LATER_ROWS_PER_CLAIM
@@ -352,3 +352,30 @@ def test_a_claim_unpacks_only_the_large_payloads_that_could_fit(stage: Stage) ->
     claim = actor.must_claim(rows=300, size=2 * real + 1)
     assert len(claim.events) == 3
     assert explainer.seen[1].pages < 300 * stored / 8192 / 2
+
+
+@pytest.mark.usefixtures("any_postgres")
+def test_events_that_are_gone_but_not_forgotten_cost_a_claim_at_the_end_of_the_table_nothing(
+    stage: Stage,
+) -> None:
+    """Somebody holds a transaction open: what was deleted stays in the index, and every lap passes it."""
+    actor = stage.actor(completion="delete")
+    holder = stage.session()
+    holder.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
+    holder.execute("SELECT FROM outbox")
+    for _ in range(4):
+        stage.insert("", 5_000, partition_key=Raw("'key-' || i"))
+        while claim := actor.claim(rows=5_000):
+            actor.settle(claim)
+    ids = stage.insert("", 5, partition_key=Raw("'key-' || i"))
+    tail = Tail()
+    actor.claiming.claim_tail(actor.conn, tail, Limits(1, 1 << 24))
+    explainer = Explainer(actor, analyze=True)
+    look = actor.claiming.claim_tail(actor.conn, tail, Limits(100, 1 << 24))
+    lock, take = explainer.seen
+    assert look.claim is not None
+    assert [event.position for event in look.claim.events] == ids[1:]
+    assert lock.access == {"Tid Range Scan"}
+    assert lock.pages <= TAIL_BLOCKS + 50
+    assert take.rows_by_index <= 20
+    assert take.pages <= 300

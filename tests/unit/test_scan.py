@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from relay.scan import BUCKETS, Scan, next_owned, reach
+from relay.scan import BEHIND, BUCKETS, PARTS, TAIL_BLOCKS, Laps, Scan, Tail, next_owned, part_of, reach
 
 
 def test_a_claim_that_saw_everything_goes_on_behind_the_last_bucket() -> None:
@@ -123,3 +123,70 @@ def test_every_key_is_seen_evenly_within_laps(
     counts = {key: seen.count(key) for key in everything}
     assert set(seen) == everything
     assert not counts or max(counts.values()) - min(counts.values()) <= 2
+
+
+def test_the_end_of_a_table_is_followed_some_pages_back() -> None:
+    tail = Tail()
+    tail.advance(10_000, cut=True)
+    assert tail == Tail(), "there was more: from the same place again"
+    tail.advance(10_000, cut=False)
+    assert tail.block == 10_000 - TAIL_BLOCKS
+    tail.advance(9_000, cut=False)
+    assert tail.block == 10_000 - TAIL_BLOCKS, "it never goes back"
+    tail.advance(20_000, cut=True)
+    assert tail.block == 10_000 - TAIL_BLOCKS
+
+
+def test_a_short_table_is_looked_at_from_its_beginning() -> None:
+    tail = Tail()
+    tail.advance(3, cut=False)
+    assert tail.block == 0
+
+
+def test_parts_hold_every_bucket_once() -> None:
+    everything = list(range(BUCKETS))
+    assert [bucket for part in range(PARTS) for bucket in part_of(everything, part)] == everything
+    assert part_of([0, 63, 64, 1023], 0) == [0, 63]
+
+
+def test_a_lap_is_dear_where_it_takes_much_longer_than_its_events() -> None:
+    laps = Laps()
+    laps.looked(0.04, 0)
+    laps.lap_ended()
+    assert not laps.dear
+    laps.looked(2.0, 60_000)
+    laps.lap_ended()
+    assert not laps.dear, "many events take their time"
+    laps.looked(0.05, 10)
+    laps.looked(0.05, 10)
+    laps.lap_ended()
+    assert laps.dear
+
+
+def test_a_dear_lap_is_made_in_parts_with_rests_until_it_is_cheap_again() -> None:
+    laps = Laps()
+    laps.looked(1.0, 0)
+    laps.lap_ended()
+    seen = []
+    now = 100.0
+    while laps.dear:
+        assert laps.due(now)
+        seen.append(laps.part)
+        laps.looked(0.001, 0)
+        laps.part_ended(now, 0.001)
+        assert not laps.due(now + 0.003)
+        now += 0.005
+    assert seen == list(range(PARTS))
+
+
+def test_who_stays_behind_at_the_end_of_the_table_makes_laps() -> None:
+    laps = Laps()
+    laps.looked(1.0, 0)
+    laps.lap_ended()
+    for _ in range(BEHIND - 1):
+        laps.looked_at_the_end(cut=True)
+    laps.looked_at_the_end(cut=False)
+    assert laps.dear
+    for _ in range(BEHIND):
+        laps.looked_at_the_end(cut=True)
+    assert not laps.dear

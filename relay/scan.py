@@ -78,10 +78,10 @@ class Tail:
 
     block: int | None = None
 
-    def advance(self, blocks: int, *, cut: bool) -> None:
-        """After a look at a table of so many blocks; cut: there was more than it could take."""
-        if not cut:
-            self.block = max(self.block or 0, blocks - TAIL_BLOCKS)
+    def advance(self, blocks: int, oldest: int | None) -> None:
+        """After a look at a table of so many blocks; oldest: that of the first event which it found there."""
+        end = blocks - TAIL_BLOCKS
+        self.block = max(self.block or 0, end if oldest is None else min(end, oldest))
 
 
 class Laps:

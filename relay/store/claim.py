@@ -204,13 +204,13 @@ class Claiming:
         with own_transaction(conn):
             row = self._lock_tail.run(conn, values).fetchone()
             assert row is not None
-            blocks, locked, buckets, keys, pauses = row
+            blocks, oldest, locked, buckets, keys, pauses = row
             held = [_Pause(Subject(scope, value), *kind) for scope, value, *kind in pauses or []]
             places = _Places([], locked or [], [], True, buckets or [], keys or [], THE_PAST, False, held)
             rows = self._take(conn, Scan(), limits, places)
-        full = len(places.later_keys) == LATER_ROWS_PER_CLAIM
-        tail.advance(blocks, cut=full)
+        tail.advance(blocks, block_of(oldest) if oldest else None)
         claim, _ = _claimed(rows)
+        full = len(places.later_keys) == LATER_ROWS_PER_CLAIM
         return Look(claim, 0, full=full, **_steering(places))
 
     def _seen(self, scan: Scan, limits: Limits, places: "_Places", rows: list[Event]) -> Look:
@@ -334,6 +334,10 @@ class _Places(NamedTuple):
     def plain(self) -> bool:
         """Nothing waits and nothing is held."""
         return not self.mixed and not self.later_keys and not self.pauses
+
+
+def block_of(tid: str) -> int:
+    return int(tid.strip("()").partition(",")[0])
 
 
 def _claimed(rows: list[Event]) -> tuple[Claim | None, dict[str, Any]]:

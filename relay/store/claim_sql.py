@@ -100,16 +100,18 @@ FROM (SELECT array_agg(b ORDER BY i) AS buckets FROM locked) locked
 LOCK_TAIL = """
 WITH size AS MATERIALIZED (SELECT n AS blocks, greatest(coalesce(%(tail)s::int8, n - %(reach)s), 0) AS first
   FROM (SELECT pg_relation_size({OUTBOX}) / current_setting('block_size')::int) s(n)),
-tail AS MATERIALIZED (
-  SELECT o.partition_bucket AS b, o.partition_key AS k, min(o.id) AS id FROM {outbox} o
+found AS MATERIALIZED (
+  SELECT o.partition_bucket AS b, o.partition_key AS k, min(o.id) AS id, min(o.ctid) AS tid FROM {outbox} o
   WHERE o.ctid >= (SELECT format('(%%s,0)', first)::tid FROM size)
     -- what is pending is not completed; not to say so keeps the planner from the index
     AND o.status = 'pending' AND o.available_at <= o.created_at AND o.partition_bucket = {NEXT_TAIL}
-  GROUP BY o.partition_bucket, o.partition_key ORDER BY min(o.id) LIMIT %(later_rows)s),
+  GROUP BY o.partition_bucket, o.partition_key),
+tail AS MATERIALIZED (SELECT * FROM found ORDER BY id LIMIT %(later_rows)s),
 locked AS MATERIALIZED (
   SELECT w.b FROM (SELECT b FROM tail GROUP BY b ORDER BY min(id) LIMIT %(later_buckets)s) w
   WHERE pg_try_advisory_xact_lock(%(namespace)s, w.b))
-SELECT (SELECT blocks FROM size) AS blocks, (SELECT array_agg(b) FROM locked) AS locked,
+SELECT (SELECT blocks FROM size) AS blocks, (SELECT min(tid)::text FROM found) AS oldest,
+       (SELECT array_agg(b) FROM locked) AS locked,
        array_agg(b ORDER BY id) AS buckets, array_agg(k ORDER BY id) AS keys, {PAUSES} AS pauses
 FROM tail
 """

@@ -106,6 +106,11 @@ def _steady(steady: dict[str, Any], ascii_only: bool) -> Iterator[str]:
     yield from _columns(rows)
     if "ratio_of_client" in steady:
         yield f"  p50 is {steady['ratio_of_client']} x the bare client's for one message"
+    if behind := steady.get("backlog_behind_it"):
+        yield (
+            f"  then, with the transaction still open, a backlog of {behind['events']:,}:"
+            f" {behind['events_per_second']:,} events/s, {behind['ratio_of_plain']} of plain"
+        )
     yield from _over_time(steady["over_time"], ascii_only)
     top = max((count for _, count in steady["histogram_ms"]), default=0)
     for bound, count in steady["histogram_ms"]:

@@ -2,6 +2,8 @@
 
 Latency is counted from the writer's acknowledgement of the commit to the return of the publisher, and once
 more from the moment the INSERT was sent. All times are of one clock, this machine's CLOCK_MONOTONIC.
+
+Where a transaction is held open, a backlog is drained at the end: all that the load has left is still there.
 """
 
 import tempfile
@@ -18,12 +20,12 @@ from psycopg import sql
 from relay.bench.checker import Verdict, check
 from relay.bench.child import Done
 from relay.bench.child import main as child_main
-from relay.bench.figures import costs, histogram, latency
+from relay.bench.figures import costs, histogram, latency, pace
 from relay.bench.journal import Entry, merged
 from relay.bench.plan import Plan
 from relay.bench.processes import Child, children
 from relay.bench.stage import Site, a_place, found_by, held_transaction, jobs_of
-from relay.bench.table import live_positions
+from relay.bench.table import add_backlog, live_positions
 from relay.bench.writer import Commits, Load
 from relay.bench.writer import main as writer_main
 from relay.errors import RelayError
@@ -62,16 +64,26 @@ def steady(site: Site, plan: Plan) -> tuple[dict[str, Any], Verdict]:
             _wait_until_published(site)
             after, relay_cpu = site.meter.read(), _cpu(processes) - relay_before
             writer_cpu = writer.cpu() - writer_before
+            backlog = range(0)
+            if plan.held_transaction:
+                backlog = add_backlog(site.conn, site.name, plan)
+                _wait_until_published(site)
             for process in processes:
                 process.send("stop")
             done: list[Done] = [process.receive(CATCH_UP_SECONDS) for process in processes]
         entries = merged(job.journal for job in jobs)
-        committed = {position for each in commits for position in each.positions}
+        committed = {position for each in commits for position in each.positions} | set(backlog)
         left = live_positions(site.conn, site.name)
         verdict = check(title, site.broker.source, committed, left, found_by(jobs, done, entries, place))
     rss = max((each.peak_rss for each in done if each.peak_rss), default=None)
     cost = site.meter.cost(before, after, relay_cpu, rss, besides=writer_cpu)
     figure = _figure(plan, commits, entries, before.at, sizes.seen)
+    if backlog:
+        behind = [entry for entry in entries if entry.positions[0] >= backlog.start]
+        figure["backlog_behind_it"] = {
+            "events": len(backlog),
+            "events_per_second": round(pace(behind, behind[0].at).rate) if behind else None,
+        }
     return figure | costs(cost, figure["events"]), verdict
 
 

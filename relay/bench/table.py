@@ -78,6 +78,21 @@ def fill_outbox(conn: Connection[Any], name: TableName, plan: Plan) -> range:
     return positions(conn, name)
 
 
+def add_backlog(conn: Connection[Any], name: TableName, plan: Plan) -> range:
+    """Commit as many events as a drain has, at once and beside what is there; their positions."""
+    last = fill(
+        "SELECT coalesce(pg_sequence_last_value(pg_get_serial_sequence({TABLE}, 'id')), 0)",
+        name,
+        TABLE=_text(name),
+    )
+    before = conn.execute(last).fetchone()
+    _insert(conn, name, plan, plan.events, _KEYS[plan.distribution], EVENT_TYPE)
+    after = conn.execute(last).fetchone()
+    assert before is not None
+    assert after is not None
+    return range(before[0] + 1, after[0] + 1)
+
+
 def positions(conn: Connection[Any], name: TableName) -> range:
     row = conn.execute(fill("SELECT min(id), max(id), count(*) FROM {outbox}", name)).fetchone()
     assert row is not None
@@ -101,6 +116,10 @@ def _insert(
         fill(FILL, name, KEY=key, TYPE=event_type, PAYLOAD=_PAYLOAD),
         {"keys": plan.keys, "events": events, "bytes": plan.payload_bytes, "bounds": bounds},
     )
+
+
+def _text(name: TableName) -> str:
+    return sql.Literal(sql.Identifier(*name.parts()).as_string(None)).as_string(None)
 
 
 def _may_checkpoint(conn: Connection[Any]) -> bool:

@@ -155,6 +155,16 @@ def test_stdout_is_read_back_and_a_trial_is_compared_with_a_plain_drain(nowhere:
     assert result["clean"] is True
 
 
+def test_a_steady_load_beside_a_held_transaction_ends_with_a_backlog(nowhere: Path, database: str) -> None:
+    arguments = ("--publisher", "memory", "--held-transaction", "--no-ceilings", "--completion", "delete")
+    result = bench(database, *arguments)
+    behind = result["steady"]["backlog_behind_it"]
+    assert behind["events"] == 2000
+    assert behind["ratio_of_plain"] > 0
+    assert result["checks"][-1]["committed"] > 2000
+    assert result["clean"] is True
+
+
 @pytest.mark.parametrize("signal_number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_bench_leaves_nothing_behind(
     nowhere: Path, database: str, signal_number: signal.Signals

@@ -21,7 +21,8 @@ from publishers.kafka import KafkaPublisher
 from publishers.rabbitmq import RabbitPublisher
 from relay.event import Event
 from relay.outcome import Outcome, Publisher, Refused, Unconfirmed
-from relay.store import reap, settle
+from relay.store import claim as claims
+from relay.store import connection, reap, settle
 from relay.store.claim import Claiming, Look
 from relay.store.settle import Settling
 from relay.worker.registration import Registration
@@ -101,11 +102,31 @@ _settles: ContextVar[int] = ContextVar("generation")
 
 def install(failpoints: Failpoints) -> None:
     """Put failpoints between the steps of every worker of this process."""
-    _after(Claiming, "_look", lambda look: _hit_if_claimed(failpoints, look, "in the middle of a claim"))
+    _in_claims(failpoints)
     _after(Claiming, "claim", lambda look: _hit_if_claimed(failpoints, look, "after a claim"))
     _around_settles(failpoints)
     reap.transaction = _ending(reap.transaction, lambda: failpoints.hit("in the middle of a reap"))  # type: ignore[attr-defined]
     _name_sessions()
+
+
+def _in_claims(failpoints: Failpoints) -> None:
+    """Claims go statement by statement where somebody is to suffer between them, else now and then."""
+    original, own_transaction = Claiming.claim, claims.own_transaction  # type: ignore[attr-defined]
+    dice = Random()
+
+    def method(self: Claiming, conn: Connection[Any], scan: Any, limits: Any) -> Look:
+        self.stepwise = dice.random() < 0.2 or failpoints.armed("in the middle of a claim")
+        return original(self, conn, scan, limits)
+
+    @contextmanager
+    def transaction(conn: Connection[Any]) -> Iterator[None]:
+        with own_transaction(conn):
+            yield
+            if conn.execute("SELECT pg_current_xact_id_if_assigned()").fetchone() != (None,):
+                failpoints.hit("in the middle of a claim")
+
+    Claiming.claim = method  # type: ignore[method-assign]
+    claims.own_transaction = transaction  # type: ignore[attr-defined]
 
 
 def _hit_if_claimed(failpoints: Failpoints, look: Look, step: Step) -> None:
@@ -136,7 +157,7 @@ def _ending(original: Any, then: Any) -> Any:
 
 
 def _around_settles(failpoints: Failpoints) -> None:
-    original, original_transaction = Settling.settle, settle.transaction  # type: ignore[attr-defined]
+    original = Settling.settle
 
     def method(self: Settling, conn: Connection[Any], claim: Any, settlements: Any) -> None:
         failpoints.hit("before a settle")
@@ -146,13 +167,13 @@ def _around_settles(failpoints: Failpoints) -> None:
 
     @contextmanager
     def transaction(conn: Connection[Any]) -> Iterator[None]:
-        with original_transaction(conn):
+        with connection.transaction(conn):
             conn.execute("SELECT set_config('faults.generation', %s, true)", [str(_settles.get())])
             yield
             failpoints.hit("in the middle of a settle")
 
     Settling.settle = method  # type: ignore[method-assign]
-    settle.transaction = transaction  # type: ignore[attr-defined]
+    settle.settings_hold = transaction  # type: ignore[attr-defined]
 
 
 def _name_sessions() -> None:

@@ -48,6 +48,9 @@ class Failpoints:
             for action in ACTIONS:
                 self._path(step, action).unlink(missing_ok=True)
 
+    def armed(self, step: Step) -> bool:
+        return any(self._path(step, action).exists() for action in ACTIONS)
+
     def suffered(self) -> list[Suffered]:
         text = self._log.read_text() if self._log.exists() else ""
         return [Suffered(*json.loads(line)) for line in text.splitlines(keepends=True) if line.endswith("\n")]

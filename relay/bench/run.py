@@ -74,7 +74,7 @@ class _Bench:
             self._steady, verdict = steady(self._site, replace(plan, poison_backlog=0))
             self._verdicts.append(verdict)
             if behind := self._steady.get("backlog_behind_it"):
-                behind["ratio_of_plain"] = ratio(behind["events_per_second"] or 0.0, plain.rate)
+                behind["ratio_of_plain"] = ratio(behind["events_per_second"], plain.rate)
 
     def _drain(self, plan: Plan, does: Any, title: str, rates: dict[str, float | None]) -> Figure:
         self._progress(f"{title}: {plan.events:,} events, {plan.workers} process(es)")

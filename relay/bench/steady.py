@@ -82,7 +82,7 @@ def steady(site: Site, plan: Plan) -> tuple[dict[str, Any], Verdict]:
         behind = [entry for entry in entries if entry.positions[0] >= backlog.start]
         figure["backlog_behind_it"] = {
             "events": len(backlog),
-            "events_per_second": round(pace(behind, behind[0].at).rate) if behind else None,
+            "events_per_second": round(pace(behind, after.at).rate),
         }
     return figure | costs(cost, figure["events"]), verdict
 

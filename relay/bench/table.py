@@ -17,7 +17,7 @@ from relay.errors import RelayError
 from relay.names import TableName
 from relay.store.connection import connect
 from relay.store.migrate import migrate
-from relay.store.sqltext import fill
+from relay.store.sqltext import fill, regclass, verbatim
 
 _PAYLOAD = """
 jsonb_build_object('order_id', i, 'paid_at', now(), 'note', repeat('x', greatest(0, %(bytes)s - 70)))"""
@@ -81,9 +81,9 @@ def fill_outbox(conn: Connection[Any], name: TableName, plan: Plan) -> range:
 def add_backlog(conn: Connection[Any], name: TableName, plan: Plan) -> range:
     """Commit as many events as a drain has, at once and beside what is there; their positions."""
     last = fill(
-        "SELECT coalesce(pg_sequence_last_value(pg_get_serial_sequence({TABLE}, 'id')), 0)",
+        "SELECT coalesce(pg_sequence_last_value(pg_get_serial_sequence({OUTBOX}::text, 'id')), 0)",
         name,
-        TABLE=_text(name),
+        OUTBOX=verbatim(regclass(name, "outbox")),
     )
     before = conn.execute(last).fetchone()
     _insert(conn, name, plan, plan.events, _KEYS[plan.distribution], EVENT_TYPE)
@@ -116,10 +116,6 @@ def _insert(
         fill(FILL, name, KEY=key, TYPE=event_type, PAYLOAD=_PAYLOAD),
         {"keys": plan.keys, "events": events, "bytes": plan.payload_bytes, "bounds": bounds},
     )
-
-
-def _text(name: TableName) -> str:
-    return sql.Literal(sql.Identifier(*name.parts()).as_string(None)).as_string(None)
 
 
 def _may_checkpoint(conn: Connection[Any]) -> bool:

@@ -134,8 +134,7 @@ class Claiming:
         )
         self.stepwise = stepwise
         self._plain = True  # the last look met nothing that waits or is held
-        self._owned: list[int] | None = None  # from each bucket to the next that is watched; None: all are
-        self._texts: dict[tuple[bool, int | None], str | None] = {}
+        self._everything = self._watched = _Watched(None)
         self._fixed: dict[str, Any] = {
             "namespace": table.bucket_locks,
             "worker": worker,
@@ -145,12 +144,12 @@ class Claiming:
     def watch(self, buckets: Sequence[int] | None) -> None:
         """Look into these buckets only, from the next claim on; None: into all of them."""
         everything = buckets is None or len(buckets) == BUCKETS
-        self._owned = None if everything else next_owned(buckets or ())
-        self._texts = {}
+        # In one step: it is another thread that claims.
+        self._watched = _Watched(None if everything else next_owned(buckets or ()))
 
     @property
     def watches_all(self) -> bool:
-        return self._owned is None
+        return self._watched.way is None
 
     def claim(self, conn: Connection[Any], scan: Scan, limits: Limits) -> Look:
         """Claim what is due, from where `scan` stands, and move it on.
@@ -197,7 +196,7 @@ class Claiming:
         values = self._fixed | {
             "tail": tail.block,
             "reach": FIRST_TAIL_BLOCKS,
-            "owned": self._way(limits.everywhere, None),
+            "owned": self._watching(limits).text(None),
             "later_rows": LATER_ROWS_PER_CLAIM,
             "later_buckets": BUCKETS_PER_CLAIM,
         }
@@ -234,22 +233,15 @@ class Claiming:
             **_steering(places),
         )
 
-    def _way(self, everywhere: bool, part: int | None) -> str | None:
-        """From each bucket to the next that is to be looked into; None: to any."""
-        if (everywhere, part) not in self._texts:
-            way = None if everywhere else self._owned
-            if part is not None:
-                watched = [b for b in range(BUCKETS) if way is None or way[b] == b]
-                way = next_owned(part_of(watched, part))
-            # Written out once: a list would be at every claim.
-            self._texts[everywhere, part] = None if way is None else f"{{{','.join(map(str, way))}}}"
-        return self._texts[everywhere, part]
+    def _watching(self, limits: Limits) -> "_Watched":
+        return self._everything if limits.everywhere else self._watched
 
     def _lock_values(self, scan: Scan, limits: Limits) -> dict[str, Any]:
+        watched = self._watching(limits)
         return self._fixed | {
             "start": scan.start,
-            "part": self._way(limits.everywhere, limits.part),
-            "owned": self._way(limits.everywhere, None),
+            "part": watched.text(limits.part),
+            "owned": watched.text(None),
             "buckets": scan.width,
             "later_buckets": BUCKETS_PER_CLAIM,
             "later_at": scan.later[0],
@@ -263,7 +255,7 @@ class Claiming:
         fresh, locked, mixed, later_buckets, later_keys, later_at, later_ids, pauses = (
             column or [] for column in row
         )
-        n = reach(later_buckets, BUCKETS_PER_CLAIM, None if limits.everywhere else self._owned)
+        n = reach(later_buckets, BUCKETS_PER_CLAIM, self._watching(limits).way)
         more_later = scan.later_rests or n < len(later_keys) or n == LATER_ROWS_PER_CLAIM
         later = scan.later
         if not scan.later_rests:
@@ -313,6 +305,24 @@ class Claiming:
         statement = self._claim_around_pauses if held or limits.only else self._claim
         with overtaken_is_told():
             return statement.run(conn, values, _event_row).fetchall()
+
+
+class _Watched:
+    """Buckets to look into. `way` leads from each bucket to the next of them; None: all are."""
+
+    def __init__(self, way: list[int] | None) -> None:
+        self.way = way
+        self._texts: dict[int | None, str | None] = {}
+
+    def text(self, part: int | None) -> str | None:
+        """The way, or that through a part of the buckets; written out once, not at every claim."""
+        if part not in self._texts:
+            way = self.way
+            if part is not None:
+                watched = [b for b in range(BUCKETS) if way is None or way[b] == b]
+                way = next_owned(part_of(watched, part))
+            self._texts[part] = None if way is None else f"{{{','.join(map(str, way))}}}"
+        return self._texts[part]
 
 
 class _Places(NamedTuple):

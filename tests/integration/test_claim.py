@@ -1,12 +1,13 @@
 """What a claim takes, in which order, how much of it, and that everybody gets a turn."""
 
 from collections import Counter
+from collections.abc import Sequence
 
 import psycopg
 import pytest
 
 from relay.event import Event
-from relay.scan import BUCKETS_PER_CLAIM, Scan, Tail
+from relay.scan import BUCKETS_PER_CLAIM, Scan, Tail, part_of
 from relay.settlement import Settlement
 from relay.store.claim import Claim, Limits
 from relay.store.claim_sql import HEADS_PER_CLAIM, LATER_ROWS_PER_CLAIM
@@ -587,3 +588,23 @@ def test_a_part_of_the_buckets_is_looked_into_for_fresh_events_and_all_for_those
         available_at=Raw("now() - interval '1 s'"),
     )
     assert positions(worker.claiming.claim(worker.conn, Scan(), limits).claim) == [waited]
+
+
+def test_a_change_of_shares_in_the_middle_of_a_look_is_not_forgotten(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Shares change in another thread than the one that claims."""
+    (key,) = keys_of_bucket(3, 1, stage.sql)
+    worker = stage.actor()
+    worker.claiming.watch([0])
+    limits = Limits(100, 1 << 24, part=0)
+
+    def change(buckets: Sequence[int], part: int) -> list[int]:
+        worker.claiming.watch(None)
+        return part_of(buckets, part)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("relay.store.claim.part_of", change)
+        worker.claiming.claim(worker.conn, Scan(), limits)
+    ids = stage.insert(key)
+    assert positions(worker.claiming.claim(worker.conn, Scan(), limits).claim) == ids

@@ -28,7 +28,7 @@ from benchmarks.servers import SETTINGS, Broker
 from relay.demo.processes import ServerError
 
 REPEATS = 5
-WARM_UP_EVENTS = 400_000
+WARM_UP_EVENTS = 1_500_000
 
 
 @dataclass(frozen=True)

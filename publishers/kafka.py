@@ -29,7 +29,7 @@ try:
 
     from publishers import kafka_config
     from publishers.classify import Trouble
-    from publishers.kafka_call import STRANDED, Call, confirm, trouble_of
+    from publishers.kafka_call import STRANDED, Call, confirm, confirm_without_receipt, trouble_of
     from publishers.kafka_client import Client
     from publishers.kafka_topics import Topic, Topics, batch_bytes
 except ImportError as error:
@@ -69,6 +69,7 @@ class KafkaPublisher:
             )
         self._key_is_event_id = options.get("message_key", "event_id") == "event_id"
         self._per_key = int(options.get("max_unconfirmed_per_key", 0))
+        self._confirm = confirm if options.get("receipts", True) else confirm_without_receipt
         self._headers = encoder(options.get("format", "plain"), "kafka")
         # What an operator should know of, by kind; the worker shows it as a metric.
         self.incidents: Counter[str] = Counter()
@@ -203,7 +204,7 @@ class KafkaPublisher:
                     key=event.event_id if self._key_is_event_id else event.key,
                     partition=partition,
                     headers=headers,  # type: ignore[arg-type]
-                    on_delivery=partial(confirm, call.results, index),
+                    on_delivery=partial(self._confirm, call.results, index),
                 )
                 return None
             except BufferError:

@@ -61,13 +61,14 @@ def encoder(wanted: Format, transport: str) -> Callable[[Event], Headers]:
 
 def plain_headers(event: Event) -> Headers:
     position, key, event_id, event_type, _, _, own, created_at, generation, attempt, _, marks = event
+    same_type, same_generation, same_attempt = _same(event_type, generation, attempt)
     headers = [
         ("event_id", event_id),
-        _same("event_type", event_type),
+        same_type,
         ("partition_key", key),
         ("position", str(position)),
-        _same("lease_generation", generation),
-        _same("attempt", attempt),
+        same_generation,
+        same_attempt,
         _created(created_at),
     ]
     if marks:
@@ -78,9 +79,9 @@ def plain_headers(event: Event) -> Headers:
 
 
 @lru_cache(maxsize=256)
-def _same(name: str, value: str | int) -> tuple[str, str]:
-    """A header that many events in a row have in common."""
-    return (name, str(value))
+def _same(event_type: str, generation: int, attempt: int) -> Headers:
+    """The headers that many events in a row have in common."""
+    return [("event_type", event_type), ("lease_generation", str(generation)), ("attempt", str(attempt))]
 
 
 _last_created: tuple[datetime, tuple[str, str]] = (datetime.min.replace(tzinfo=UTC), ("created_at", ""))

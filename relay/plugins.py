@@ -1,7 +1,8 @@
 """Finds publishers by name, through the entry-point group `relay.publishers`, or by `module:callable`.
 
 The callable takes the publisher's own settings as a mapping and returns a Publisher: `[kafka]` for `kafka`,
-`[publisher_options]` for a plugin of someone else's; `format` and `destination` are added to either.
+`[publisher_options]` for a plugin of someone else's. Added to either: `format`, `destination`, and
+`receipts`, which is false where nobody keeps them.
 """
 
 from collections.abc import Callable, Mapping

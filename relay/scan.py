@@ -100,9 +100,11 @@ class Laps:
         self._next = 0.0
         self._cut = 0
 
-    def looked(self, seconds: float, events: int) -> None:
-        self._spent += seconds
-        self._events += events
+    def looked(self, seconds: float, events: int, *, full: bool = False) -> None:
+        """After a claim. One that was filled does not count: for a backlog a lap is worth what it costs."""
+        if not (full and events):
+            self._spent += seconds
+            self._events += events
 
     def lap_ended(self) -> None:
         self.dear = self._spent - self._events * SECONDS_PER_EVENT > DEAR_SECONDS

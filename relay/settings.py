@@ -126,7 +126,7 @@ class Settings(BaseSettings):
     """`kafka`, `rabbitmq`, `webhook`, `stdout`, an installed plugin's name, or `module:callable`."""
     destination: Template = "outbox.events"
     """Topic, exchange or URL; `{event_type}` and `{key_type}` are filled in; a row's own one wins."""
-    batch_size: Annotated[int, Field(ge=1, le=100_000)] = 2000
+    batch_size: Annotated[int, Field(ge=1, le=100_000)] = 4000
     """How many events a claim takes at most."""
     claim_bytes: Annotated[ByteSize, Field(ge=1)] = ByteSize(8 * 1024 * 1024)
     """How many bytes of payload a claim takes at most: what bounds memory."""
@@ -246,7 +246,11 @@ class Settings(BaseSettings):
             self.publisher
         )
         own = dict(self.publisher_options) if section is None else _reveal(section.model_dump())
-        return own | {"format": self.format, "destination": self.destination}
+        return own | {
+            "format": self.format,
+            "destination": self.destination,
+            "receipts": self.completion != "delete",
+        }
 
     def describe(self) -> dict[str, Any]:
         """All settings as JSON would have them, secrets hidden."""

@@ -27,6 +27,9 @@ class Settlement(NamedTuple):
     receipt: str | None = None
 
 
+COMPLETE = Settlement("complete")
+
+
 @dataclass(frozen=True)
 class Verdict:
     settlements: list[Settlement]
@@ -48,7 +51,8 @@ def judge(events: Sequence[Event], outcomes: Sequence[Outcome], on_exhausted: On
             settlements.append(Settlement("release"))
             continue
         if type(outcome) is Delivered:
-            settlements.append(Settlement("complete", receipt=outcome.receipt))
+            receipt = outcome.receipt
+            settlements.append(COMPLETE if receipt is None else Settlement("complete", receipt=receipt))
             continue
         stopped.add(event.key)
         settlements.append(_judge_failure(event, outcome, on_exhausted))

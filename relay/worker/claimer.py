@@ -145,13 +145,14 @@ class Claimer:
         started, spent = monotonic(), self._spent
         before = self._scan.copy()
         look = self._look(self._scan, limits)
-        self._laps.looked(self._spent - spent, len(look.claim.events) if look.claim else 0)
+        events = len(look.claim.events) if look.claim else 0
+        self._laps.looked(self._spent - spent, events, full=look.full)
         got = look.claim is not None
         for subject in look.probes:
             got |= self._probe(subject)
         allowed = self._paces.ready(started)
-        for subject, events in allowed.items():
-            got |= self._measured(before, subject, events)
+        for subject, number in allowed.items():
+            got |= self._measured(before, subject, number)
         self._held_back = look.breakers > 0 or len(allowed) < len(self._paces.subjects)
         got |= self._take_lost(before, look, limits)
         if started >= self._next_sweep and not self._claiming.watches_all:

@@ -75,18 +75,17 @@ class Settler:
             log.info("%s answers again", batch.probe)
 
     def _count(self, batch: Batch, verdict: Verdict) -> None:
-        for act, number in Counter(settlement.act for settlement in verdict.settlements).items():
+        acts = Counter([settlement.act for settlement in verdict.settlements])
+        for act, number in acts.items():
             self._metrics.settled(act, number)
         if verdict.overtook:
             self._metrics.out_of_order.inc(verdict.overtook)
             log.error("%d events were delivered ahead of one of their key", verdict.overtook)
-        for event, settlement in zip(batch.claim.events, verdict.settlements, strict=True):
-            if settlement.act in ("dead_letter", "block"):
-                log.error(
-                    "event %s of key %s is parked (%s): %s",
-                    event.event_id,
-                    event.key,
-                    settlement.act,
-                    settlement.error,
-                )
+        if acts["dead_letter"] or acts["block"]:
+            self._tell_of_parked(batch, verdict)
         self._metrics.published(batch.claim.events, batch.outcomes)
+
+    def _tell_of_parked(self, batch: Batch, verdict: Verdict) -> None:
+        for event, (act, error, *_) in zip(batch.claim.events, verdict.settlements, strict=True):
+            if act in ("dead_letter", "block"):
+                log.error("event %s of key %s is parked (%s): %s", event.event_id, event.key, act, error)

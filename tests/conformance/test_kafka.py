@@ -43,6 +43,15 @@ class TestKafkaOnePerKey(PublisherConformance):
         return rig
 
 
+class TestKafkaWithoutReceipts(PublisherConformance):
+    @pytest.fixture
+    def rig(self, kafka: Kafka, monkeypatch: pytest.MonkeyPatch) -> KafkaRig:
+        rig = KafkaRig(kafka.address)
+        make = rig.make
+        monkeypatch.setattr(rig, "make", lambda: make(receipts=False))
+        return rig
+
+
 def publish(publisher: KafkaPublisher, events: list[Event]) -> list[object]:
     return list(publisher.publish(events, monotonic() + PATIENCE))
 

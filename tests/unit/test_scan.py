@@ -149,6 +149,16 @@ def test_parts_hold_every_bucket_once() -> None:
     assert part_of([0, 63, 64, 1023], 0) == [0, 63]
 
 
+def test_a_backlog_is_claimed_in_laps_however_slow_the_machine_is() -> None:
+    laps = Laps()
+    laps.looked(9.0, 2_000, full=True)
+    laps.lap_ended()
+    assert not laps.dear
+    laps.looked(9.0, 0, full=True)
+    laps.lap_ended()
+    assert laps.dear, "it was filled with what it could not take"
+
+
 def test_a_lap_is_dear_where_it_takes_much_longer_than_its_events() -> None:
     laps = Laps()
     laps.looked(0.04, 0)

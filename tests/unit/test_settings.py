@@ -45,7 +45,7 @@ def test_defaults_are_those_of_the_documentation() -> None:
         "table": "outbox",
         "publisher": "kafka",
         "destination": "outbox.events",
-        "batch_size": 2000,
+        "batch_size": 4000,
         "claim_bytes": 8 * 1024 * 1024,
         "lease_seconds": 90.0,
         "publish_seconds": 30.0,
@@ -364,7 +364,18 @@ def test_a_publisher_gets_its_own_section_in_the_clear(monkeypatch: pytest.Monke
         "password": SECRET,
         "format": "plain",
         "destination": "outbox.events",
+        "receipts": True,
     }
+
+
+def test_a_publisher_is_told_when_nobody_keeps_receipts(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert [
+        make(completion=each).publisher_section()["receipts"] for each in ("keep", "archive", "delete")
+    ] == [
+        True,
+        True,
+        False,
+    ]
 
 
 def test_one_webhook_secret_may_be_plain_text(monkeypatch: pytest.MonkeyPatch) -> None:

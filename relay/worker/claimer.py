@@ -1,10 +1,8 @@
 """Claims while there is work, sleeps while there is none.
 
-Owns one connection. What it claims it hands to the publisher, waiting there when the worker has enough
-in flight: memory is bounded by the batches between here and the settler.
+Owns one connection. Where a claim is filled it calls the helper, who claims beside it.
 """
 
-import logging
 import threading
 from collections.abc import Callable
 from dataclasses import replace
@@ -14,18 +12,15 @@ from typing import Any
 from psycopg import Connection
 
 from relay.backoff import Rising
-from relay.errors import Overtaken
-from relay.metrics import Metrics
 from relay.pace import Paces
 from relay.pause import Subject
 from relay.scan import THE_PAST, Laps, Scan, Tail
 from relay.store.claim import Claiming, Limits, Look
 from relay.store.pauses import Breakers
 from relay.store.wake import Alarm
-from relay.worker.channel import Channel
-from relay.worker.state import Batch, Hold, InFlight
-
-log = logging.getLogger(__name__)
+from relay.worker.helper import Helper
+from relay.worker.intake import Intake
+from relay.worker.state import Hold, InFlight
 
 LONGEST_SLEEP = 0.25
 # A claim costs much the same for one event as for ten. Where it takes so long that several have come, the
@@ -57,11 +52,10 @@ class Claimer:
         alarm: Alarm | None,
         limits: Limits,
         paces: Paces,
-        publish_seconds: float,
-        claimed: Channel[Batch],
+        intake: Intake,
+        helper: Helper,
         in_flight: InFlight,
         hold: Hold,
-        metrics: Metrics,
         first_bucket: int = 0,
     ) -> None:
         self._conn = conn
@@ -70,11 +64,10 @@ class Claimer:
         self._alarm = alarm
         self._limits = replace(limits, spared=paces.subjects)
         self._paces = paces
-        self._publish_seconds = publish_seconds
-        self._claimed = claimed
+        self._intake = intake
+        self._helper = helper
         self._in_flight = in_flight
         self._hold = hold
-        self._metrics = metrics
         self._scan = Scan(start=first_bucket)
         self._spent = 0.0  # seconds in claims, without those that the publisher kept it waiting
         self._laps = Laps()
@@ -147,6 +140,8 @@ class Claimer:
         look = self._look(self._scan, limits)
         events = len(look.claim.events) if look.claim else 0
         self._laps.looked(self._spent - spent, events, full=look.full)
+        if events and look.full:
+            self._helper.call(limits)
         got = look.claim is not None
         for subject in look.probes:
             got |= self._probe(subject)
@@ -186,7 +181,7 @@ class Claimer:
 
     def _probe(self, subject: Subject) -> bool:
         """One event to see whether a breaker may close, if no other worker is at it."""
-        if not self._breakers.probe(self._conn, subject, self._publish_seconds):
+        if not self._breakers.probe(self._conn, subject, self._intake.publish_seconds):
             return False
         scan = Scan(start=self._scan.start)
         limits = replace(self._limits, rows=1, only=subject, probe=True, spared=(), everywhere=True)
@@ -198,37 +193,25 @@ class Claimer:
         return False
 
     def _look(self, scan: Scan, limits: Limits) -> Look:
-        try:
-            return self._hand_on(limits, lambda: self._claiming.claim(self._conn, scan, limits))
-        except Overtaken as overtaken:
-            log.error("%s: something writes to the outbox without its locks", overtaken)
+        look = self._take(limits, lambda: self._claiming.claim(self._conn, scan, limits))
+        if look is None:
             scan.pass_over([scan.start])
-            return Look(None, 0)
+        return look or Look(None, 0)
 
     def _look_at_the_end(self) -> bool:
         limits = self._limits
-        try:
-            look = self._hand_on(limits, lambda: self._claiming.claim_tail(self._conn, self._tail, limits))
-        except Overtaken as overtaken:
-            log.error("%s: something writes to the outbox without its locks", overtaken)
+        look = self._take(limits, lambda: self._claiming.claim_tail(self._conn, self._tail, limits))
+        if look is None:
             return False
         self._laps.looked_at_the_end(cut=look.full)
         return look.claim is not None
 
-    def _hand_on(self, limits: Limits, claim: Callable[[], Look]) -> Look:
-        """Claim, and give what was claimed to the publisher."""
+    def _take(self, limits: Limits, claim: Callable[[], Look]) -> Look | None:
         started = monotonic()
-        look = claim()
-        took = monotonic() - started
+        look, took = self._intake.take(claim, limits.only if limits.probe else None)
         self._spent += took
-        self._metrics.claim_seconds.observe(took)
-        if look.claim:
+        if look and look.claim:
             self._last = (started, len(look.claim.events))
-            self._metrics.took(len(look.claim.events))
-            self._in_flight.enter()
-            batch = Batch(look.claim, started + self._publish_seconds, limits.only if limits.probe else None)
-            if not self._claimed.put(batch):
-                self._in_flight.leave()
         return look
 
     def _sleep(self) -> None:

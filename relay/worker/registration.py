@@ -9,7 +9,7 @@ import os
 import secrets
 import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from hashlib import sha256
 from time import monotonic
 from typing import Any
@@ -38,6 +38,8 @@ from relay.store.wake import Alarm
 from relay.store.workers import Registry
 from relay.worker.channel import Channel
 from relay.worker.claimer import Claimer
+from relay.worker.helper import Helper
+from relay.worker.intake import Intake
 from relay.worker.keeper import Keeper
 from relay.worker.publishing import Publishing
 from relay.worker.settler import Settler
@@ -94,9 +96,13 @@ class Registration:
         breakers = Breakers(table, self.worker)
         paces = Paces(settings.rate_limits, monotonic())
         # Behind a pooler settings hold in transactions only.
-        claiming = Claiming(
-            table, self.worker, settings.destination, settings.lease_seconds, stepwise=keeping.pooled
-        )
+        claims = (table, self.worker, settings.destination, settings.lease_seconds)
+        claiming, helping = [Claiming(*claims, stepwise=keeping.pooled) for _ in range(2)]
+
+        def watch(buckets: Sequence[int] | None) -> None:
+            claiming.watch(buckets)
+            helping.watch(buckets)
+
         listens = settings.wake == "auto" and not keeping.pooled
         if keeping.pooled:
             # Neither a notification nor a session lock passes a pooler in transaction mode.
@@ -105,6 +111,15 @@ class Registration:
                 " is killed the others notice after %g s",
                 settings.stale_seconds,
             )
+        first_bucket = secrets.randbelow(BUCKETS)
+        intake = Intake(settings.publish_seconds, self._claimed, in_flight, metrics)
+        self._helper = Helper(
+            self._connect(settings, "claimer"),
+            helping,
+            intake,
+            hold,
+            first_bucket=(first_bucket + BUCKETS // 2) % BUCKETS,
+        )
         self._claimer = Claimer(
             self._connect(settings, "claimer"),
             claiming,
@@ -112,12 +127,11 @@ class Registration:
             Alarm(table) if listens else None,
             Limits(settings.batch_size, settings.claim_bytes),
             paces,
-            settings.publish_seconds,
-            self._claimed,
+            intake,
+            self._helper,
             in_flight,
             hold,
-            metrics,
-            first_bucket=secrets.randbelow(BUCKETS),
+            first_bucket,
         )
         self._publishing = Publishing(publisher, self._claimed, self._published, metrics)
         self._settler = Settler(
@@ -139,7 +153,7 @@ class Registration:
             Gauges(table),
             paces,
             Pruning(table, settings.retention, settings.dead_letter_retention, settings.inbox_retention),
-            claiming.watch,
+            watch,
             table.housekeeping_lock,
             settings.heartbeat_seconds,
             metrics,
@@ -176,8 +190,9 @@ class Registration:
         try:
             self._keeper.tick(monotonic())  # what the dead have left behind comes first
             keeper = self._thread("keeper", self._keeper.run)
+            helper = self._thread("helper", self._helper.run)
             line = [
-                self._thread("claimer", lambda: self._claim(until_empty)),
+                self._thread("claimer", lambda: self._claim(until_empty, helper)),
                 self._thread("publisher", self._publishing.run),
                 self._thread("settler", self._settler.run),
             ]
@@ -192,8 +207,12 @@ class Registration:
         if self._failure is not None:
             raise self._failure
 
-    def _claim(self, until_empty: bool) -> None:
-        self._claimer.run(until_empty)
+    def _claim(self, until_empty: bool, helper: threading.Thread) -> None:
+        try:
+            self._claimer.run(until_empty)
+        finally:
+            self._helper.stop()
+        helper.join()
         self._claimed.close()
 
     def _thread(self, name: str, work: Callable[[], None]) -> threading.Thread:

@@ -1,0 +1,55 @@
+"""Claims beside the claimer while there is a backlog.
+
+A claim is work of one session of the database, and one session alone does not keep a publisher busy. The
+helper has a session of its own and begins elsewhere in the buckets. It takes what is plainly due; whatever
+takes judgement (probes, limits, events that lost a lease) is left to the claimer. While claims are not
+filled it sleeps.
+"""
+
+import threading
+from typing import Any
+
+from psycopg import Connection
+
+from relay.scan import Scan
+from relay.store.claim import Claiming, Limits
+from relay.worker.intake import Intake
+from relay.worker.state import Hold
+
+
+class Helper:
+    def __init__(
+        self, conn: Connection[Any], claiming: Claiming, intake: Intake, hold: Hold, first_bucket: int
+    ) -> None:
+        self._conn = conn
+        self._claiming = claiming
+        self._intake = intake
+        self._hold = hold
+        self._scan = Scan(start=first_bucket)
+        self._limits: Limits | None = None
+        self._called = threading.Event()
+        self._stopping = False
+
+    def call(self, limits: Limits) -> None:
+        """There is more than one claim takes."""
+        self._limits = limits
+        self._called.set()
+
+    def stop(self) -> None:
+        self._stopping = True
+        self._called.set()
+
+    def run(self) -> None:
+        """Until stopped."""
+        while self._called.wait() and not self._stopping:
+            self._called.clear()
+            while self._filled():
+                pass
+
+    def _filled(self) -> bool:
+        """Claim once; whether it was filled, so that another is worth its while."""
+        limits = self._limits
+        if limits is None or self._stopping or self._hold.remaining() > 0:
+            return False
+        look, _ = self._intake.take(lambda: self._claiming.claim(self._conn, self._scan, limits))
+        return look is not None and look.claim is not None and look.full

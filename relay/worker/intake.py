@@ -1,0 +1,49 @@
+"""From a claim to the publisher, for all who claim in one worker.
+
+Waits there while the worker has enough in flight: memory is bounded by the batches between here and the
+settler.
+"""
+
+import logging
+from collections.abc import Callable
+from time import monotonic
+
+from relay.errors import Overtaken
+from relay.metrics import Metrics
+from relay.pause import Subject
+from relay.store.claim import Look
+from relay.worker.channel import Channel
+from relay.worker.state import Batch, InFlight
+
+log = logging.getLogger(__name__)
+
+
+class Intake:
+    def __init__(
+        self, publish_seconds: float, claimed: Channel[Batch], in_flight: InFlight, metrics: Metrics
+    ) -> None:
+        self.publish_seconds = publish_seconds
+        self._claimed = claimed
+        self._in_flight = in_flight
+        self._metrics = metrics
+
+    def take(self, claim: Callable[[], Look], probe: Subject | None = None) -> tuple[Look | None, float]:
+        """Claim and hand on. What was seen, None if others wrote in between; seconds that the claim took."""
+        started = monotonic()
+        # Whoever waits until nothing is in flight waits for this claim too.
+        self._in_flight.enter()
+        handed_on = False
+        try:
+            look = claim()
+            took = monotonic() - started
+            self._metrics.claim_seconds.observe(took)
+            if look.claim:
+                self._metrics.took(len(look.claim.events))
+                handed_on = self._claimed.put(Batch(look.claim, started + self.publish_seconds, probe))
+            return look, took
+        except Overtaken as overtaken:
+            log.error("%s: something writes to the outbox without its locks", overtaken)
+            return None, monotonic() - started
+        finally:
+            if not handed_on:
+                self._in_flight.leave()

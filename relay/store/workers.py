@@ -4,8 +4,12 @@ A worker holds a session lock on the connection it registered with. When its pro
 drops the lock at once, and others see that within a second; one that is cut off or frozen is noticed
 by its heartbeat after `stale_seconds`. A worker that was declared dead finds out at its next heartbeat
 and must register anew under another id.
+
+Burying a worker ends its sessions. One that froze in the middle of a claim may hold locks of buckets in a
+transaction that is not idle for the server: it waits for the rest of a pipeline, or to send a result.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 from psycopg import Connection
@@ -47,10 +51,16 @@ LONG_DEAD = """w.status = 'dead' AND w.last_seen_at < clock_timestamp() - interv
     AND NOT EXISTS (SELECT FROM {leases} l WHERE l.claimed_by = w.id)"""
 # Leases of workers that are not (or no longer) registered as living are up for grabs.
 LEFT_BEHIND = "NOT EXISTS (SELECT FROM {workers} w WHERE w.id = l.claimed_by AND w.status <> 'dead')"
+# A process id may be another session's by now: that began later. Sessions of other roles are not ours to end.
 BURY = """
-WITH buried AS (UPDATE {workers} w SET status = 'dead' WHERE {SILENT} RETURNING w.id),
+WITH buried AS (
+  UPDATE {workers} w SET status = 'dead' WHERE {SILENT} RETURNING w.id, w.started_at, w.metadata),
+ended AS (
+  SELECT pg_terminate_backend(a.pid) FROM buried b
+  JOIN pg_stat_activity a ON b.metadata -> 'sessions' @> to_jsonb(a.pid)
+  WHERE a.usename = current_user AND a.backend_start < b.started_at),
 forgotten AS (DELETE FROM {workers} w WHERE {LONG_DEAD})
-SELECT DISTINCT l.claimed_by FROM {leases} l
+SELECT array_agg(DISTINCT l.claimed_by), (SELECT count(*) FROM ended) FROM {leases} l
 WHERE {LEFT_BEHIND} OR l.claimed_by IN (SELECT id FROM buried)
 """
 ALL_WELL = """
@@ -87,12 +97,17 @@ class Registry:
         self._claiming = fill(CLAIMING, table.name)
         self._keep_house = fill(KEEP_HOUSE, table.name)
 
-    def register(self, conn: Connection[Any], worker: str, metadata: dict[str, Any]) -> None:
-        """Register on the connection that will hold the worker's session lock."""
+    def register(
+        self, conn: Connection[Any], worker: str, metadata: dict[str, Any], sessions: Sequence[int] = ()
+    ) -> None:
+        """Register on the connection that will hold the worker's session lock.
+
+        `sessions`: process ids of all its sessions, as far as they are its own.
+        """
         parameters = {
             "namespace": self._namespace,
             "worker": worker,
-            "metadata": Jsonb(metadata),
+            "metadata": Jsonb(metadata | {"sessions": list(sessions)}),
             "has_session": not getattr(conn, "pooled", False),
         }
         with transaction(conn):
@@ -123,8 +138,9 @@ class Registry:
         return conn.execute(self._all_well, self._signs).fetchone() == (True,)
 
     def bury(self, conn: Connection[Any]) -> list[str]:
-        """Declare the silent dead; the ids whose leases are to be taken back."""
-        return [row[0] for row in conn.execute(self._bury, self._signs)]
+        """Declare the silent dead and end their sessions; the ids whose leases are to be taken back."""
+        row = conn.execute(self._bury, self._signs).fetchone()
+        return (row and row[0]) or []
 
     def claiming(self, conn: Connection[Any]) -> list[str]:
         """Those who share the buckets: alive and not on their way out."""

@@ -74,7 +74,7 @@ class Registration:
             self._build(settings, publisher, hold, metrics, takeover or previous is not None)
             if previous is not None:
                 self._registry.retire(self._keeping, previous)
-            self._registry.register(self._keeping, self.worker, _metadata(settings))
+            self._registry.register(self._keeping, self.worker, _metadata(settings), self._sessions())
         except BaseException:
             self._disconnect()
             raise
@@ -111,17 +111,21 @@ class Registration:
                 " is killed the others notice after %g s",
                 settings.stale_seconds,
             )
+        # A claim that stops half way because this process froze is not idle for the server. Whoever buries
+        # this worker ends it; where the server can, it does so itself when the lease would be over.
+        bounds = keeping.info.server_version >= 170000
+        limit = {"transaction_timeout": f"{settings.lease_seconds * 1000:.0f}ms"} if bounds else {}
         first_bucket = secrets.randbelow(BUCKETS)
         intake = Intake(settings.publish_seconds, self._claimed, in_flight, metrics)
         self._helper = Helper(
-            self._connect(settings, "claimer"),
+            self._connect(settings, "claimer", **limit),
             helping,
             intake,
             hold,
             first_bucket=(first_bucket + BUCKETS // 2) % BUCKETS,
         )
         self._claimer = Claimer(
-            self._connect(settings, "claimer"),
+            self._connect(settings, "claimer", **limit),
             claiming,
             breakers,
             Alarm(table) if listens else None,
@@ -165,6 +169,10 @@ class Registration:
         conn = connect(settings.database_url.get_secret_value(), purpose, beside=beside, **session)
         self._connections.append(conn)
         return conn
+
+    def _sessions(self) -> list[int]:
+        """Process ids on the server. Behind a pooler there are none that are this worker's."""
+        return [conn.info.backend_pid for conn in self._connections if not conn.pooled]
 
     def silence(self) -> float:
         """Seconds since the database last answered."""

@@ -85,6 +85,38 @@ def test_a_worker_whose_heartbeat_is_stale_is_buried_and_learns_it_at_its_next(s
     assert list(registry(other).living(other.conn)) == ["other"]
 
 
+def test_locks_of_a_worker_that_froze_in_the_middle_of_a_pipeline_end_with_its_burial(stage: Stage) -> None:
+    frozen, other = stage.actor("frozen"), register(stage, "other")
+    registry(frozen).register(frozen.conn, "frozen", {}, [frozen.pid()])
+    lock = "SELECT pg_advisory_xact_lock(%s, 7)"
+    held = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND objid = 7 AND pid = %s"
+    pid = frozen.pid()
+    pipeline = frozen.conn.pipeline()
+    pipeline.__enter__()
+    frozen.conn.execute(lock, [frozen.table.bucket_locks])  # and nothing more: no end of the transaction
+    wait_until(lambda: stage.value(held, pid) == 1, "the server has the first statement")
+    stage.sql.execute(
+        "UPDATE outbox_workers SET last_seen_at = clock_timestamp() - interval '31 s' WHERE id = 'frozen'"
+    )
+    registry(other).bury(other.conn)
+    wait_until(lambda: stage.value(held, pid) == 0, "the lock is free")
+    with pytest.raises(psycopg.OperationalError):
+        pipeline.__exit__(None, None, None)
+
+
+def test_a_burial_ends_no_session_that_began_after_the_worker(stage: Stage) -> None:
+    other, bystander = register(stage, "other"), stage.actor("bystander")
+    # The server has given the process id to somebody else since.
+    registry(other).register(other.conn, "frozen", {}, [bystander.pid()])
+    stage.sql.execute(
+        "UPDATE outbox_workers SET last_seen_at = clock_timestamp() - interval '31 s',"
+        " started_at = clock_timestamp() - interval '1 day' WHERE id = 'frozen'"
+    )
+    registry(other).bury(other.conn)
+    assert statuses(stage)["frozen"] == "dead"
+    assert bystander.conn.execute("SELECT 1").fetchone() == (1,)
+
+
 def test_a_heartbeat_keeps_a_worker_alive_and_says_what_it_does(stage: Stage) -> None:
     worker, other = register(stage, "worker"), register(stage, "other")
     stage.sql.execute("UPDATE outbox_workers SET last_seen_at = clock_timestamp() - interval '31 s'")

@@ -13,9 +13,12 @@ BUCKETS = 1024
 BUCKETS_PER_CLAIM = 64
 # A lap through the buckets can be made in so many parts.
 PARTS = 16
-# A lap is dear that takes so much longer than its events do.
+# A lap is dear that takes so much longer than its looks and their events do. A disk that stalls makes one or
+# two of them slow; dead entries make all of them slow.
 DEAR_SECONDS = 0.05
+SECONDS_PER_LOOK = 0.003
 SECONDS_PER_EVENT = 50e-6
+DEAR_LAPS = 3
 RESTS = 4
 # At the end of the table a claim takes few events: who has left some behind so often in a row needs laps.
 BEHIND = 32
@@ -95,26 +98,26 @@ class Laps:
     def __init__(self) -> None:
         self.dear = False
         self.part = 0
-        self._spent = 0.0
-        self._events = 0
+        self._excess = 0.0  # seconds that the looks of this lap took longer than they should
+        self._slow = 0  # laps in a row
         self._next = 0.0
         self._cut = 0
 
     def looked(self, seconds: float, events: int, *, full: bool = False) -> None:
         """After a claim. One that was filled does not count: for a backlog a lap is worth what it costs."""
         if not (full and events):
-            self._spent += seconds
-            self._events += events
+            self._excess += seconds - SECONDS_PER_LOOK - events * SECONDS_PER_EVENT
 
     def lap_ended(self) -> None:
-        self.dear = self._spent - self._events * SECONDS_PER_EVENT > DEAR_SECONDS
-        self._spent, self._events = 0.0, 0
+        self._slow = self._slow + 1 if self._excess > DEAR_SECONDS else 0
+        self.dear = self._slow >= DEAR_LAPS
+        self._excess = 0.0
 
     def looked_at_the_end(self, *, cut: bool) -> None:
         self._cut = self._cut + 1 if cut else 0
         if self._cut == BEHIND:
             self.dear = False
-            self._cut = 0
+            self._slow = self._cut = 0
 
     def due(self, now: float) -> bool:
         return now >= self._next

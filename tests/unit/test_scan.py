@@ -3,7 +3,19 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from relay.scan import BEHIND, BUCKETS, PARTS, TAIL_BLOCKS, Laps, Scan, Tail, next_owned, part_of, reach
+from relay.scan import (
+    BEHIND,
+    BUCKETS,
+    DEAR_LAPS,
+    PARTS,
+    TAIL_BLOCKS,
+    Laps,
+    Scan,
+    Tail,
+    next_owned,
+    part_of,
+    reach,
+)
 
 
 def test_a_claim_that_saw_everything_goes_on_behind_the_last_bucket() -> None:
@@ -149,40 +161,45 @@ def test_parts_hold_every_bucket_once() -> None:
     assert part_of([0, 63, 64, 1023], 0) == [0, 63]
 
 
+def laps_of(*looks: tuple[float, int], full: bool = False) -> Laps:
+    """After as many laps as make a habit of it, each of these looks: seconds, events."""
+    laps = Laps()
+    for _ in range(DEAR_LAPS):
+        assert not laps.dear
+        for seconds, events in looks:
+            laps.looked(seconds, events, full=full)
+        laps.lap_ended()
+    return laps
+
+
 def test_a_backlog_is_claimed_in_laps_however_slow_the_machine_is() -> None:
-    laps = Laps()
-    laps.looked(9.0, 2_000, full=True)
-    laps.lap_ended()
-    assert not laps.dear
-    laps.looked(9.0, 0, full=True)
-    laps.lap_ended()
-    assert laps.dear, "it was filled with what it could not take"
+    assert not laps_of((9.0, 2_000), full=True).dear
+    assert laps_of((9.0, 0), full=True).dear, "it was filled with what it could not take"
 
 
-def test_a_lap_is_dear_where_it_takes_much_longer_than_its_events() -> None:
+def test_laps_are_dear_where_they_take_much_longer_than_their_looks_and_events() -> None:
+    assert not laps_of((0.04, 0)).dear
+    assert not laps_of((2.0, 60_000)).dear, "many events take their time"
+    assert not laps_of(*[(0.004, 1)] * PARTS).dear, "many looks take theirs"
+    assert laps_of((0.05, 10), (0.05, 10)).dear
+
+
+def test_one_slow_lap_is_chance() -> None:
     laps = Laps()
-    laps.looked(0.04, 0)
-    laps.lap_ended()
+    for seconds in [9.0] * (DEAR_LAPS - 1) + [0.001] + [9.0] * (DEAR_LAPS - 1):
+        laps.looked(seconds, 0)
+        laps.lap_ended()
     assert not laps.dear
-    laps.looked(2.0, 60_000)
-    laps.lap_ended()
-    assert not laps.dear, "many events take their time"
-    laps.looked(0.05, 10)
-    laps.looked(0.05, 10)
-    laps.lap_ended()
-    assert laps.dear
 
 
 def test_a_dear_lap_is_made_in_parts_with_rests_until_it_is_cheap_again() -> None:
-    laps = Laps()
-    laps.looked(1.0, 0)
-    laps.lap_ended()
+    laps = laps_of((1.0, 0))
     seen = []
     now = 100.0
     while laps.dear:
         assert laps.due(now)
         seen.append(laps.part)
-        laps.looked(0.001, 0)
+        laps.looked(0.005, 1)
         laps.part_ended(now, 0.001)
         assert not laps.due(now + 0.003)
         now += 0.005
@@ -190,9 +207,7 @@ def test_a_dear_lap_is_made_in_parts_with_rests_until_it_is_cheap_again() -> Non
 
 
 def test_who_stays_behind_at_the_end_of_the_table_makes_laps() -> None:
-    laps = Laps()
-    laps.looked(1.0, 0)
-    laps.lap_ended()
+    laps = laps_of((1.0, 0))
     for _ in range(BEHIND - 1):
         laps.looked_at_the_end(cut=True)
     laps.looked_at_the_end(cut=False)

@@ -97,6 +97,8 @@ class Look:
     buckets: int  # that had fresh rows, of those it looked for
     skipped: int = 0  # of those, how many another worker was claiming from
     full: bool = False  # it stopped at a limit: there may be more to see
+    whole: bool = False  # it saw everything that is there for this worker
+    blocked: bool = False  # something waits only until a sibling in flight is settled; may be wrong
     lost_once: int = 0  # heads left alone because they lost a lease before
     lost_more: int = 0
     breakers: int = 0  # that hold something back
@@ -210,12 +212,13 @@ class Claiming:
         tail.advance(blocks, block_of(oldest) if oldest else None)
         claim, _ = _claimed(rows)
         full = len(places.later_keys) == LATER_ROWS_PER_CLAIM
-        return Look(claim, 0, full=full, **_steering(places))
+        return Look(claim, 0, full=full, blocked=bool(places.locked) and not claim, **_steering(places))
 
     def _seen(self, scan: Scan, limits: Limits, places: "_Places", rows: list[Event]) -> Look:
         """Move the scan on behind what was taken."""
         scan.later = places.later
         scan.idle = places.empty
+        whole = len(places.fresh) < scan.width and places.looked == places.fresh and not places.more_later
         if not places.looked:
             scan.pass_over(places.fresh)
         if not places.locked:
@@ -228,6 +231,9 @@ class Claiming:
             len(places.fresh),
             len(places.fresh) - len(places.looked),
             full or places.more_later,
+            whole and not full,
+            # Where lanes are probed by their heads nothing is known of what stands behind those.
+            header["blocked"] > 0 or not (claim or places.plain),
             header["lost_once"],
             header["lost_more"],
             **_steering(places),

@@ -128,7 +128,7 @@ FROM {FOUND} f LEFT JOIN LATERAL (
   ORDER BY o.id LIMIT 1) l ON true"""
 # The run behind a head `h`; one row without a tid where there is none.
 RUN = """
-SELECT h.k, h.free, h.losses, run.tid, run.id, run.stored, run.packed
+SELECT h.k, h.free, false AS blocked, h.losses, run.tid, run.id, run.stored, run.packed
 FROM ({HEAD}) h LEFT JOIN LATERAL (
   SELECT r.tid, r.id, r.stored, r.packed FROM (
     SELECT e.tid, e.id, e.stored, e.packed,
@@ -164,8 +164,9 @@ FOUND_BY_KEY = """(
       ORDER BY o.partition_key, o.id LIMIT 1) s)
   SELECT * FROM step WHERE NOT EXISTS (SELECT FROM waited w WHERE w.k = step.k))"""
 # All rows of a plain bucket, lane by lane: those that are not taken have no tid, and only a head is free.
+# What is blocked waits for nothing but a sibling in flight.
 ROWS = """
-SELECT e.k, e.n = 1 AND e.due AND e.idle AS free, e.losses,
+SELECT e.k, e.n = 1 AND e.due AND e.idle AS free, e.due AND NOT e.idle AS blocked, e.losses,
        CASE WHEN e.idle AND e.run AND (e.n = 1 OR e.tried = 0) THEN e.tid END AS tid, e.id, e.stored, e.packed
 FROM (
   SELECT p.*, NOT EXISTS (SELECT FROM busy WHERE busy.k = p.k) AS idle,
@@ -223,7 +224,7 @@ stored AS (
          coalesce(sum(c.stored) OVER so_far - coalesce(c.stored, 0), 0) AS stored_before
   FROM chosen c WINDOW so_far AS (ROWS UNBOUNDED PRECEDING)),
 weighed AS MATERIALIZED (
-  SELECT w.i, w.b, w.k, w.free, w.losses, w.tid, w.id, w.taken, w.stored_before,
+  SELECT w.i, w.b, w.k, w.free, w.blocked, w.losses, w.tid, w.id, w.taken, w.stored_before,
          coalesce(sum(w.bytes) OVER (ROWS UNBOUNDED PRECEDING) - coalesce(w.bytes, 0), 0) AS before
   FROM (SELECT s.*, {BYTES} AS bytes FROM stored s) w),
 cut AS MATERIALIZED (
@@ -255,6 +256,7 @@ SELECT NULL::bigint AS position, NULL::text AS key, NULL::text AS event_id, NULL
        (SELECT jsonb_build_object(
           'short', {SHORT}, 'seen', (SELECT count(*) FROM weighed),
           'cut', (SELECT count(*) FROM weighed) > count(*),
+          'blocked', count(*) FILTER (WHERE blocked),
           'lost_once', count(*) FILTER (WHERE free AND tid IS NULL AND losses = 1),
           'lost_more', count(*) FILTER (WHERE free AND tid IS NULL AND losses > 1),
           'tids', (SELECT array_agg(tid ORDER BY id)::text FROM taken),

@@ -7,7 +7,7 @@ came after the last look is missed, so every sleep is short.
 
 import select
 from time import monotonic
-from typing import Any
+from typing import Any, Protocol
 
 from psycopg import Connection, sql
 
@@ -24,6 +24,10 @@ FROM unsynchronised WHERE asleep_until < clock_timestamp() + %(seconds)s / 2 * i
 """
 
 
+class HasFileno(Protocol):
+    def fileno(self) -> int: ...
+
+
 class Alarm:
     """Wakes one relay. Uses the claimer's own connection while it has nothing to claim."""
 
@@ -35,23 +39,30 @@ class Alarm:
     def listen(self, conn: Connection[Any]) -> None:
         conn.execute(self._listen)
 
+    @property
+    def armed(self) -> bool:
+        """The flag is up, and has been since the last sleep."""
+        return monotonic() < self._flag_until
+
     def arm(self, conn: Connection[Any]) -> bool:
         """Raise the flag where needed; True: it was down, so look once more before sleeping."""
-        now = monotonic()
-        if now < self._flag_until:
+        if self.armed:
             return False
+        now = monotonic()
         conn.execute(self._raise_flag, {"seconds": FLAG_SECONDS})
         self._flag_until = now + FLAG_SECONDS / 2
         return True
 
-    def sleep(self, conn: Connection[Any], seconds: float) -> bool:
-        """Until a writer notifies, or for `seconds`; whether one has."""
+    def sleep(self, conn: Connection[Any], seconds: float, bell: HasFileno | None = None) -> bool:
+        """Until a writer notifies or the bell rings, or for `seconds`; False: neither has."""
         if _notified(conn):  # while it looked for work
             return True
         # The driver's own wait would come back ten times a second to see whether anything else happened.
         waiting = select.poll()
-        waiting.register(conn.fileno(), select.POLLIN)
-        return bool(waiting.poll(seconds * 1000)) and _notified(conn)
+        for each in [conn, bell] if bell else [conn]:
+            waiting.register(each.fileno(), select.POLLIN)
+        woken_by = {fileno for fileno, _ in waiting.poll(seconds * 1000)}
+        return (conn.fileno() in woken_by and _notified(conn)) or bool(woken_by - {conn.fileno()})
 
 
 def _notified(conn: Connection[Any]) -> bool:

@@ -18,6 +18,7 @@ from relay.scan import THE_PAST, Laps, Scan, Tail
 from relay.store.claim import Claiming, Limits, Look
 from relay.store.pauses import Breakers
 from relay.store.wake import Alarm
+from relay.worker.bell import Bell
 from relay.worker.helper import Helper
 from relay.worker.intake import Intake
 from relay.worker.state import Hold, InFlight
@@ -55,6 +56,7 @@ class Claimer:
         intake: Intake,
         helper: Helper,
         in_flight: InFlight,
+        bell: Bell,
         hold: Hold,
         first_bucket: int = 0,
     ) -> None:
@@ -67,6 +69,7 @@ class Claimer:
         self._intake = intake
         self._helper = helper
         self._in_flight = in_flight
+        self._bell = bell
         self._hold = hold
         self._scan = Scan(start=first_bucket)
         self._spent = 0.0  # seconds in claims, without those that the publisher kept it waiting
@@ -76,6 +79,9 @@ class Claimer:
         self._sweep = Scan(start=first_bucket)
         self._next_sweep = monotonic() + SWEEP_SECONDS
         self._last = (0.0, 0)  # when the last claim began, and how many events it took
+        self._alone = False  # the last look took one event, and there was no other
+        self._blocked = False  # a look of this lap met events whose key is in flight
+        self._strokes = 0  # of the bell, before this lap
         self._polls = Rising(0.001, LONGEST_SLEEP)
         self._stopping = threading.Event()
 
@@ -92,7 +98,10 @@ class Claimer:
                 self._stopping.wait(min(wait, 1.0))
             elif self._found_in_a_lap():
                 self._polls.reset()
-                self._gather()
+                if self._alone and self._alarm and self._alarm.armed and not until_empty:
+                    self._doze(self._alarm)
+                else:
+                    self._gather()
             elif not until_empty or self._held_back:
                 self._sleep()
             elif self._nothing_left():
@@ -111,6 +120,7 @@ class Claimer:
 
     def _found_in_a_lap(self) -> bool:
         """Claim something; False: all buckets and everything that waited were looked at in vain."""
+        self._strokes, self._blocked, self._alone = self._bell.strokes, False, False
         if self._laps.dear and not self._limits.everywhere:
             return self._found_in_a_part_or_at_the_end()
         self._tail = Tail()
@@ -140,19 +150,22 @@ class Claimer:
         look = self._look(self._scan, limits)
         events = len(look.claim.events) if look.claim else 0
         self._laps.looked(self._spent - spent, events, full=look.full)
+        self._blocked |= look.blocked
         if events and look.full:
             self._helper.call(limits)
-        got = look.claim is not None
+        more = False
         for subject in look.probes:
-            got |= self._probe(subject)
+            more |= self._probe(subject)
         allowed = self._paces.ready(started)
         for subject, number in allowed.items():
-            got |= self._measured(before, subject, number)
+            more |= self._measured(before, subject, number)
         self._held_back = look.breakers > 0 or len(allowed) < len(self._paces.subjects)
-        got |= self._take_lost(before, look, limits)
+        more |= self._take_lost(before, look, limits)
         if started >= self._next_sweep and not self._claiming.watches_all:
-            got |= self._sweep_all(started, limits)
-        return got
+            more |= self._sweep_all(started, limits)
+        lost = look.lost_once or look.lost_more
+        self._alone = events == 1 and look.whole and not (more or lost or self._held_back)
+        return more or look.claim is not None
 
     def _take_lost(self, before: Scan, look: Look, limits: Limits) -> bool:
         """Those that the look left alone because they lost a lease."""
@@ -204,6 +217,7 @@ class Claimer:
         if look is None:
             return False
         self._laps.looked_at_the_end(cut=look.full)
+        self._blocked |= look.blocked
         return look.claim is not None
 
     def _take(self, limits: Limits, claim: Callable[[], Look]) -> Look | None:
@@ -217,5 +231,12 @@ class Claimer:
     def _sleep(self) -> None:
         if self._alarm is None:
             self._stopping.wait(self._polls.step())
-        elif not self._alarm.arm(self._conn) and self._alarm.sleep(self._conn, LONGEST_SLEEP):
+        elif not self._alarm.arm(self._conn):
+            self._doze(self._alarm)
+
+    def _doze(self, alarm: Alarm) -> None:
+        """Until something was inserted, or has left behind which others were seen to wait."""
+        if self._blocked and not self._bell.await_next(self._strokes):
+            return
+        if alarm.sleep(self._conn, LONGEST_SLEEP, self._bell):
             self._scan.idle = False

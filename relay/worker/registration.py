@@ -36,6 +36,7 @@ from relay.store.settle import Settling
 from relay.store.timeline import secure_generations
 from relay.store.wake import Alarm
 from relay.store.workers import Registry
+from relay.worker.bell import Bell
 from relay.worker.channel import Channel
 from relay.worker.claimer import Claimer
 from relay.worker.helper import Helper
@@ -70,6 +71,7 @@ class Registration:
         self._hung_up = False
         self._supervised: float | None = None  # when run() last looked after its threads
         self._connections: list[StoreConnection] = []
+        self._bell = Bell()
         try:
             self._build(settings, publisher, hold, metrics, takeover or previous is not None)
             if previous is not None:
@@ -134,6 +136,7 @@ class Registration:
             intake,
             self._helper,
             in_flight,
+            self._bell,
             hold,
             first_bucket,
         )
@@ -146,6 +149,7 @@ class Registration:
             breakers,
             self._published,
             in_flight,
+            self._bell,
             hold,
             metrics,
         )
@@ -257,6 +261,7 @@ class Registration:
     def _disconnect(self) -> None:
         for conn in self._connections:
             conn.close()
+        self._bell.close()
 
 
 def _metadata(settings: Settings) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from relay.metrics import Metrics
 from relay.settlement import OnExhausted, Verdict, judge
 from relay.store.pauses import Breakers
 from relay.store.settle import Settling
+from relay.worker.bell import Bell
 from relay.worker.channel import Channel
 from relay.worker.state import Batch, Hold, InFlight
 
@@ -30,6 +31,7 @@ class Settler:
         breakers: Breakers,
         published: Channel[Batch],
         in_flight: InFlight,
+        bell: Bell,
         hold: Hold,
         metrics: Metrics,
     ) -> None:
@@ -39,6 +41,7 @@ class Settler:
         self._breakers = breakers
         self._published = published
         self._in_flight = in_flight
+        self._bell = bell
         self._hold = hold
         self._metrics = metrics
 
@@ -57,6 +60,7 @@ class Settler:
                 self._metrics.short_settlements.inc()
                 log.error("%s; left to the reaper", short)
             self._in_flight.leave()
+            self._bell.ring()
 
     def _steer(self, batch: Batch, verdict: Verdict) -> None:
         """Hold back what would fare no better, before the settle lets it be claimed again."""

@@ -15,13 +15,13 @@ BUCKETS_PER_CLAIM = 64
 PARTS = 16
 # A lap is dear that takes so much longer than its looks and their events do. A disk that stalls makes one or
 # two of them slow; dead entries make all of them slow.
-DEAR_SECONDS = 0.05
+DEAR_SECONDS = 0.03
 SECONDS_PER_LOOK = 0.003
 SECONDS_PER_EVENT = 50e-6
 DEAR_LAPS = 3
 RESTS = 4
 # At the end of the table a claim takes few events: who has left some behind so often in a row needs laps.
-BEHIND = 32
+BEHIND = 16
 # Whoever inserts at the end of a table fills pages that were taken some time ago: so many back, at most.
 TAIL_BLOCKS = 256
 # Where nothing is known yet.
@@ -117,7 +117,8 @@ class Laps:
         self._cut = self._cut + 1 if cut else 0
         if self._cut == BEHIND:
             self.dear = False
-            self._slow = self._cut = 0
+            self._cut = 0
+            self._slow = DEAR_LAPS - 1  # one more, when the backlog is gone, and it is as before
 
     def due(self, now: float) -> bool:
         return now >= self._next

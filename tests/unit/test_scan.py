@@ -178,7 +178,7 @@ def test_a_backlog_is_claimed_in_laps_however_slow_the_machine_is() -> None:
 
 
 def test_laps_are_dear_where_they_take_much_longer_than_their_looks_and_events() -> None:
-    assert not laps_of((0.04, 0)).dear
+    assert not laps_of((0.03, 0)).dear
     assert not laps_of((2.0, 60_000)).dear, "many events take their time"
     assert not laps_of(*[(0.004, 1)] * PARTS).dear, "many looks take theirs"
     assert laps_of((0.05, 10), (0.05, 10)).dear
@@ -199,7 +199,7 @@ def test_a_dear_lap_is_made_in_parts_with_rests_until_it_is_cheap_again() -> Non
     while laps.dear:
         assert laps.due(now)
         seen.append(laps.part)
-        laps.looked(0.005, 1)
+        laps.looked(0.004, 1)
         laps.part_ended(now, 0.001)
         assert not laps.due(now + 0.003)
         now += 0.005
@@ -215,3 +215,10 @@ def test_who_stays_behind_at_the_end_of_the_table_makes_laps() -> None:
     for _ in range(BEHIND):
         laps.looked_at_the_end(cut=True)
     assert not laps.dear
+    laps.looked(9.0, 4_000, full=True)
+    laps.lap_ended()
+    assert not laps.dear
+    for _ in range(BEHIND):
+        laps.looked(1.0, 0)
+        laps.lap_ended()
+    assert laps.dear

@@ -98,7 +98,7 @@ class Laps:
     def __init__(self) -> None:
         self.dear = False
         self.part = 0
-        self._excess = 0.0  # seconds that the looks of this lap took longer than they should
+        self._excess: float | None = None  # seconds that the looks of this lap took longer than they should
         self._slow = 0  # laps in a row
         self._next = 0.0
         self._cut = 0
@@ -106,12 +106,15 @@ class Laps:
     def looked(self, seconds: float, events: int, *, full: bool = False) -> None:
         """After a claim. One that was filled does not count: for a backlog a lap is worth what it costs."""
         if not (full and events):
-            self._excess += seconds - SECONDS_PER_LOOK - events * SECONDS_PER_EVENT
+            excess = seconds - SECONDS_PER_LOOK - events * SECONDS_PER_EVENT
+            self._excess = (self._excess or 0.0) + excess
 
     def lap_ended(self) -> None:
+        if self._excess is None:  # nothing but a backlog
+            return
         self._slow = self._slow + 1 if self._excess > DEAR_SECONDS else 0
         self.dear = self._slow >= DEAR_LAPS
-        self._excess = 0.0
+        self._excess = None
 
     def looked_at_the_end(self, *, cut: bool) -> None:
         self._cut = self._cut + 1 if cut else 0

@@ -215,10 +215,20 @@ def test_who_stays_behind_at_the_end_of_the_table_makes_laps() -> None:
     for _ in range(BEHIND):
         laps.looked_at_the_end(cut=True)
     assert not laps.dear
+
+
+def behind() -> Laps:
+    laps = laps_of((1.0, 0))
+    for _ in range(BEHIND):
+        laps.looked_at_the_end(cut=True)
     laps.looked(9.0, 4_000, full=True)
     laps.lap_ended()
-    assert not laps.dear
-    for _ in range(BEHIND):
-        laps.looked(1.0, 0)
-        laps.lap_ended()
+    return laps
+
+
+def test_who_was_behind_makes_whole_laps_until_the_first_that_is_dear() -> None:
+    assert not behind().dear
+    laps = behind()
+    laps.looked(1.0, 0)
+    laps.lap_ended()
     assert laps.dear

@@ -16,11 +16,12 @@ from relay.store.sqltext import fill
 
 FLAG_SECONDS = 2.0
 
-# The flag may be lost in a crash of the server: nobody is asleep then.
+# The flag may be lost in a crash of the server: nobody is asleep then. One that another relay has raised
+# will do if it outlasts the sleeps that begin while this relay takes it for raised.
 RAISE_FLAG = """
 WITH unsynchronised AS MATERIALIZED (SELECT set_config('synchronous_commit', 'off', true))
 UPDATE {wake} SET asleep_until = clock_timestamp() + %(seconds)s * interval '1 second'
-FROM unsynchronised WHERE asleep_until < clock_timestamp() + %(seconds)s / 2 * interval '1 second'
+FROM unsynchronised WHERE asleep_until < clock_timestamp() + %(seconds)s * 0.75 * interval '1 second'
 """
 
 

@@ -80,7 +80,7 @@ class Claimer:
         self._next_sweep = monotonic() + SWEEP_SECONDS
         self._last = (0.0, 0)  # when the last claim began, and how many events it took
         self._alone = False  # the last look took one event, and there was no other
-        self._blocked = False  # a look of this lap met events whose key is in flight
+        self._blocked = False  # a look of this lap met keys in flight, or buckets that others had locked
         self._strokes = 0  # of the bell, before this lap
         self._polls = Rising(0.001, LONGEST_SLEEP)
         self._stopping = threading.Event()
@@ -115,8 +115,12 @@ class Claimer:
             self._stopping.wait(rest)
 
     def _nothing_left(self) -> bool:
-        """What was in flight could have come back, or met a breaker; one more lap says it did not."""
-        return self._in_flight.wait_empty(0.05) and not self._found_in_a_lap() and not self._held_back
+        """What was in flight could have come back, or met a breaker; one more lap says it did not.
+
+        Not while the helper is at work: a lap passes over the buckets that it has locked.
+        """
+        quiet = self._in_flight.wait_empty(0.05) and self._helper.resting
+        return quiet and not self._found_in_a_lap() and not self._held_back
 
     def _found_in_a_lap(self) -> bool:
         """Claim something; False: all buckets and everything that waited were looked at in vain."""
@@ -150,8 +154,9 @@ class Claimer:
         look = self._look(self._scan, limits)
         events = len(look.claim.events) if look.claim else 0
         self._laps.looked(self._spent - spent, events, full=look.full)
-        self._blocked |= look.blocked
-        if events and look.full:
+        self._blocked |= look.blocked or look.skipped > 0
+        # Few events that fill a claim are large: enough of them are in memory.
+        if events >= FEW_EVENTS and look.full:
             self._helper.call(limits)
         more = False
         for subject in look.probes:

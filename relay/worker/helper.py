@@ -28,12 +28,21 @@ class Helper:
         self._scan = Scan(start=first_bucket)
         self._limits: Limits | None = None
         self._called = threading.Event()
+        self._lock = threading.Lock()
+        self._resting = True
         self._stopping = False
 
     def call(self, limits: Limits) -> None:
         """There is more than one claim takes."""
-        self._limits = limits
-        self._called.set()
+        with self._lock:
+            self._limits = limits
+            self._resting = False
+            self._called.set()
+
+    @property
+    def resting(self) -> bool:
+        """It claims nothing and locks nothing before it is called again."""
+        return self._resting
 
     def stop(self) -> None:
         self._stopping = True
@@ -45,6 +54,8 @@ class Helper:
             self._called.clear()
             while self._filled():
                 pass
+            with self._lock:
+                self._resting = not self._called.is_set()
 
     def _filled(self) -> bool:
         """Claim once; whether it was filled, so that another is worth its while."""

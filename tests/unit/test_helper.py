@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from time import monotonic
 from typing import Any
 
 import pytest
@@ -91,6 +92,18 @@ def test_it_claims_nothing_until_it_is_called(scene: Scene) -> None:
     with scene.working():
         pass
     assert scene.asked() == 0
+
+
+def test_it_rests_until_it_is_called_and_again_when_a_claim_was_not_filled(scene: Scene) -> None:
+    assert scene.helper.resting
+    with scene.working():
+        scene.helper.call(LIMITS)
+        assert scene.claims.asked.get() == LIMITS
+        assert not scene.helper.resting, "it may have locked what a lap passes over"
+        scene.claims.answer(look(1))
+        deadline = monotonic() + PATIENCE
+        while not scene.helper.resting:
+            assert monotonic() < deadline
 
 
 def test_it_comes_again_whenever_it_is_called(scene: Scene) -> None:

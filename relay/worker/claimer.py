@@ -128,14 +128,16 @@ class Claimer:
         if self._laps.dear and not self._limits.everywhere:
             return self._found_in_a_part_or_at_the_end()
         self._tail = Tail()
-        lap = self._scan.laps
+        # Behind a cursor is not all of a bucket: where there is any, once more around.
+        enough = self._scan.laps + (2 if self._scan.keys else 1)
         while not self._stopping.is_set():
+            laps = self._scan.laps
             got = self._round(self._limits)
-            if self._scan.laps > lap:
+            if self._scan.laps > laps:
                 self._laps.lap_ended()
             if got:
                 return True
-            if self._scan.laps > lap and self._scan.later == THE_PAST:
+            if self._scan.laps >= enough and self._scan.later == THE_PAST:
                 return False
         return False
 

@@ -10,6 +10,7 @@ from pydantic import SecretStr
 from relay.event import Event
 from relay.metrics import Metrics
 from relay.outcome import Delivered, Outcome
+from relay.scan import BUCKETS
 from relay.settings import Settings
 from relay.store import wake
 from relay.worker import claimer
@@ -93,6 +94,20 @@ def test_a_single_event_costs_a_single_look(stage: Stage) -> None:
             before = before or looks(metrics)
         # The notification of an event that an earlier look has found makes one look in vain.
         assert looks(metrics) - before < 15
+
+
+def test_a_lap_is_in_vain_only_where_buckets_were_seen_from_their_first_key(stage: Stage) -> None:
+    gate, metrics = Gate(is_open=True), Metrics()
+    stage.insert("a", 1)
+    bucket = stage.value("SELECT partition_bucket FROM outbox")
+    settings = Settings(database_url=SecretStr(stage.url), publisher="stdout")
+    registration = Registration(settings, gate, Hold(), metrics)
+    # Somebody had the bucket locked when this worker came by: its cursor stayed there.
+    scan = registration._claimer._scan
+    scan.keys, scan.start = {bucket: "a"}, (bucket + 1) % BUCKETS
+    assert registration._claimer._found_in_a_lap()
+    registration.run(until_empty=True)
+    assert len(gate.published) == 1
 
 
 def test_a_stroke_that_came_before_one_listened_is_not_waited_for() -> None:

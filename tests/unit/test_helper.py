@@ -95,14 +95,17 @@ def test_it_claims_nothing_until_it_is_called(scene: Scene) -> None:
 
 
 def test_it_rests_until_it_is_called_and_again_when_a_claim_was_not_filled(scene: Scene) -> None:
-    assert scene.helper.resting
+    def rests() -> bool:
+        return scene.helper.resting
+
+    assert rests()
     with scene.working():
         scene.helper.call(LIMITS)
         assert scene.claims.asked.get() == LIMITS
-        assert not scene.helper.resting, "it may have locked what a lap passes over"
+        assert not rests(), "it may have locked what a lap passes over"
         scene.claims.answer(look(1))
         deadline = monotonic() + PATIENCE
-        while not scene.helper.resting:
+        while not rests():
             assert monotonic() < deadline
 
 

@@ -218,7 +218,9 @@ class Claiming:
         """Move the scan on behind what was taken."""
         scan.later = places.later
         scan.idle = places.empty
-        whole = len(places.fresh) < scan.width and places.looked == places.fresh and not places.more_later
+        # Behind a cursor is not all of a bucket.
+        every_bucket = len(places.fresh) < scan.width and places.looked == places.fresh
+        whole = every_bucket and not scan.keys and not places.more_later
         if not places.looked:
             scan.pass_over(places.fresh)
         if not places.locked:

@@ -10,9 +10,10 @@ from pydantic import SecretStr
 from relay.event import Event
 from relay.metrics import Metrics
 from relay.outcome import Delivered, Outcome
-from relay.scan import BUCKETS
+from relay.scan import BUCKETS, Scan
 from relay.settings import Settings
 from relay.store import wake
+from relay.store.claim import Limits
 from relay.worker import claimer
 from relay.worker.bell import Bell
 from relay.worker.registration import Registration
@@ -108,6 +109,20 @@ def test_a_lap_is_in_vain_only_where_buckets_were_seen_from_their_first_key(stag
     assert registration._claimer._found_in_a_lap()
     registration.run(until_empty=True)
     assert len(gate.published) == 1
+
+
+def test_a_look_from_a_cursor_on_is_not_one_at_everything(stage: Stage) -> None:
+    stage.insert("b", 2)
+    actor = stage.actor()
+    bucket = stage.value("SELECT min(partition_bucket) FROM outbox")
+    limits = Limits(10, 1_000_000)
+    look = actor.claiming.claim(actor.conn, Scan(keys={bucket: "a"}), limits)
+    assert look.claim is not None
+    assert not look.whole
+    stage.insert("c", 1)
+    look = actor.claiming.claim(actor.conn, Scan(), limits)
+    assert look.claim is not None
+    assert look.whole
 
 
 def test_a_stroke_that_came_before_one_listened_is_not_waited_for() -> None:

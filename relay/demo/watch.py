@@ -14,7 +14,12 @@ FROM {outbox} WHERE completed_at IS NULL
 IN_FLIGHT = "SELECT claimed_by, sum(size)::int FROM {leases} GROUP BY 1"
 SHARES = "SELECT claimed_by, count(*) FROM {outbox} WHERE status = 'completed' GROUP BY 1"
 WORKER = "SELECT id FROM {workers} WHERE (metadata ->> 'pid')::int = %s AND status <> 'dead'"
-HELD = "SELECT idempotency_key FROM {outbox} WHERE completed_at IS NULL AND claimed_by = %s"
+HELD = """
+SELECT o.idempotency_key FROM {leases} l
+CROSS JOIN LATERAL unnest(l.keys, l.firsts, l.lasts) u(k, first, last)
+JOIN {outbox} o ON o.partition_key = u.k AND o.id BETWEEN u.first AND u.last
+WHERE l.claimed_by = %s AND o.completed_at IS NULL
+"""
 NOW = "SELECT extract(epoch FROM clock_timestamp())::float8"
 TAKEN_OVER = """
 SELECT count(*), max(extract(epoch FROM completed_at))::float8 FROM {outbox}

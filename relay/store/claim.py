@@ -4,13 +4,14 @@ Guarantees: of a key with a live lease nothing is claimed; a claim takes the hea
 due rows directly behind it, never past one that is not due. Two statements, because the second one's
 snapshot must be younger than the locks that the first one takes.
 
+A claim writes one row, its lease. The rows of its events stay as they are: the settle changes them, and so do
+the reaper and mark.py, always through the lease.
+
 Where nothing waits and nothing is held, which is nearly always, shorter statements do. The second takes
 all it needs from what the first has left in the transaction, so they travel together: a claim is one trip.
-
-A claim touches pending rows only. If it changed fewer rows than it chose, somebody wrote without the
-bucket's lock: it fails as a whole and the next claim looks again.
 """
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -31,37 +32,37 @@ from relay.scan import (
     part_of,
     reach,
 )
-from relay.store.belt import overtaken_is_told
 from relay.store.claim_sql import (
-    CHOSEN,
-    CHOSEN_IN_PLAIN,
     CLAIM,
+    CLAIM_PLAIN,
     DUE,
     DUE_AND_NOT_HELD,
     FRAGMENTS,
-    GIVEN,
     HEADS_PER_CLAIM,
     HELD,
     LATER_ROWS_PER_CLAIM,
-    LEFT,
     LEFT_LOCKED,
     LOCK,
     LOCK_PLAIN,
     LOCK_TAIL,
-    NONE_WAITED,
-    WAITED,
+    SAID,
+    SAID_IN_PLAIN,
 )
 from relay.store.connection import Table, own_transaction
 from relay.store.sqltext import Statement, fill, regclass, verbatim
 
+# Where a claim met events that are not easy, so many looks do not count on it.
+HARD_LOOKS = 16
+IN_ORDER = 500
+
 
 @dataclass(frozen=True)
 class Claim:
-    """Events of one lease, in `position` order."""
+    """Events of one lease: those of each key in `position` order; few of them, all in that order."""
 
     generation: int
     events: list[Event]
-    tids: str  # where the rows are, for the settle; opaque
+    tids: str  # where the rows are, in the same order; for the settle
     ids: str  # their positions, likewise
 
 
@@ -81,8 +82,9 @@ class Limits:
     part: int | None = None  # of those, look for fresh events only into this one of PARTS
 
     @property
-    def takes_all(self) -> bool:
-        return self.only is None and not self.spared
+    def plain(self) -> bool:
+        """It takes whatever is due."""
+        return self.only is None and not self.spared and self.losses == (0, 0) and not self.min_age
 
     def suspects(self, rows: int, losses: tuple[int, int]) -> "Limits":
         """For a claim that sees every head that this one sees, and takes those that lost a lease."""
@@ -122,20 +124,17 @@ class Claiming:
         self._lock_plain = Statement(fill(LOCK_PLAIN, table.name, **words))
         self._lock_tail = Statement(fill(LOCK_TAIL, table.name, **words))
 
-        def claim(chosen: str, **more: str) -> Statement:
-            return Statement(fill(CLAIM, table.name, CHOSEN=chosen, **words, **more))
+        def claim(text: str, said: str, locked: str, **more: str) -> Statement:
+            return Statement(fill(text, table.name, SAID=said, LOCKED=locked, **words, **more))
 
         # Events that wait and pauses are rarer than claims that meet neither: statements of their own.
-        given = {"LOCKED": "%(locked)s::int[]", "WAITED": WAITED, "LOOKED": GIVEN}
-        self._claim_plain = claim(
-            CHOSEN_IN_PLAIN, HELD="", DUE=DUE, NONE_WAITED="true", LOCKED=LEFT_LOCKED, WAITED="", LOOKED=LEFT
-        )
-        self._claim = claim(CHOSEN, HELD="", DUE=DUE, NONE_WAITED=NONE_WAITED, **given)
-        self._claim_around_pauses = claim(
-            CHOSEN, HELD=HELD, DUE=DUE_AND_NOT_HELD, NONE_WAITED="false", **given
-        )
+        given = (CLAIM, SAID, "%(locked)s::int[]")
+        self._claim_plain = claim(CLAIM_PLAIN, SAID_IN_PLAIN, LEFT_LOCKED)
+        self._claim = claim(*given, HELD="", DUE=DUE, NONE_HELD="true")
+        self._claim_around_pauses = claim(*given, HELD=HELD, DUE=DUE_AND_NOT_HELD, NONE_HELD="false")
         self.stepwise = stepwise
         self._plain = True  # the last look met nothing that waits or is held
+        self._hard_looks = 0  # so many more in which it does not count on easy events
         self._everything = self._watched = _Watched(None)
         self._fixed: dict[str, Any] = {
             "namespace": table.bucket_locks,
@@ -158,20 +157,22 @@ class Claiming:
 
         The connection must be in autocommit mode: the transaction here is the claim's own.
         """
-        if self._plain and limits.takes_all:
+        if self._plain and limits.plain:
             places, rows = self._claim_plainly(conn, scan, limits)
             self._plain = places is not None
             if places is not None:
                 return self._seen(scan, limits, places, rows)
         with own_transaction(conn):
             places = self._lock_buckets(conn, scan, limits)
-            self._plain = places.plain
-            return self._seen(scan, limits, places, self._take(conn, scan, limits, places))
+            rows = self._take(conn, scan, limits, places)
+        self._hard_looks = max(self._hard_looks - 1, 0)
+        self._plain = places.plain and not self._hard_looks
+        return self._seen(scan, limits, places, rows)
 
     def _claim_plainly(
         self, conn: Connection[Any], scan: Scan, limits: Limits
     ) -> tuple["_Places | None", list[Event]]:
-        """Where nothing waits and nothing is held; no places: something does, and nothing was claimed."""
+        """Where nothing waits and nothing is held; no places: not all is easy, and nothing was claimed."""
 
         def lock() -> RawCursor[Any]:
             return self._lock_plain.run(conn, self._lock_values(scan, limits))
@@ -180,18 +181,27 @@ class Claiming:
             return self._claim_plain.run(conn, self._values(scan, limits), _event_row)
 
         if self.stepwise:
-            with overtaken_is_told(), own_transaction(conn):
+            with own_transaction(conn):
                 places = _plain_places(lock())
-                return places, take().fetchall() if places and places.locked else []
+                return self._unless_hard(places, take().fetchall() if places and places.locked else [])
         if scan.idle:
             # There was nothing the last time: look first.
             places = _plain_places(lock())
             if places is None or places.empty:
                 return places, []
-        with overtaken_is_told(), conn.pipeline():
+        with conn.pipeline():
             # Without a BEGIN a pipeline is one transaction in which each statement has its own snapshot.
             locking, taking = lock(), take()
-        return _plain_places(locking), taking.fetchall()
+        return self._unless_hard(_plain_places(locking), taking.fetchall())
+
+    def _unless_hard(
+        self, places: "_Places | None", rows: list[Event]
+    ) -> tuple["_Places | None", list[Event]]:
+        """Where some events were not easy, others like them are likely to follow."""
+        if rows and not _header(rows)["easy"]:
+            self._hard_looks = HARD_LOOKS
+            return None, []
+        return places, rows
 
     def claim_tail(self, conn: Connection[Any], tail: Tail, limits: Limits) -> Look:
         """Claim what has come to the end of the table, whatever the indexes are full of."""
@@ -235,7 +245,7 @@ class Claiming:
             full or places.more_later,
             whole and not full,
             # Where lanes are probed by their heads nothing is known of what stands behind those.
-            header["blocked"] > 0 or not (claim or places.plain),
+            header["blocked"] or not (claim or places.plain),
             header["lost_once"],
             header["lost_more"],
             **_steering(places),
@@ -311,8 +321,7 @@ class Claiming:
             "later_keys": places.later_keys,
         }
         statement = self._claim_around_pauses if held or limits.only else self._claim
-        with overtaken_is_told():
-            return statement.run(conn, values, _event_row).fetchall()
+        return statement.run(conn, values, _event_row).fetchall()
 
 
 class _Watched:
@@ -362,11 +371,25 @@ def _claimed(rows: list[Event]) -> tuple[Claim | None, dict[str, Any]]:
     """The claim, and what the statement says beside it."""
     if not rows:
         return None, {}
-    header: dict[str, Any] = next(row for row in rows if not row.generation).headers  # type: ignore[assignment]
+    header = _header(rows)
     events = [row for row in rows if row.generation]
-    events.sort()
-    claim = Claim(events[0].generation, events, header["tids"], header["ids"]) if events else None
-    return claim, header
+    if not events:
+        return None, header
+    claim = Claim(events[0].generation, events, header["tids"], header["ids"])
+    return _in_order(claim) if len(events) <= IN_ORDER else claim, header
+
+
+def _in_order(claim: Claim) -> Claim:
+    """As they were written, whatever their keys; for many that would take longer than it is worth."""
+    tids = re.findall(r"\(\d+,\d+\)", claim.tids)
+    placed = sorted(zip(claim.events, tids, strict=True))
+    places = ",".join(f'"{tid}"' for _, tid in placed)
+    ids = ",".join(str(event.position) for event, _ in placed)
+    return Claim(claim.generation, [event for event, _ in placed], f"{{{places}}}", f"{{{ids}}}")
+
+
+def _header(rows: list[Event]) -> dict[str, Any]:
+    return next(row for row in rows if not row.generation).headers  # type: ignore[return-value]
 
 
 def _plain_places(locking: RawCursor[Any]) -> _Places | None:

@@ -1,7 +1,5 @@
 """The statements of a claim, two by two. claim.py says what they guarantee together."""
 
-from relay.store.belt import fails
-
 LATER_ROWS_PER_CLAIM = 256
 # Heads that a claim looks at, at least: those that are held must not crowd out the others.
 HEADS_PER_CLAIM = 2 * LATER_ROWS_PER_CLAIM
@@ -96,15 +94,19 @@ SELECT (SELECT array_agg(b ORDER BY i) FROM fresh) AS fresh, locked.buckets AS l
        set_config('outbox_relay.locked', coalesce(locked.buckets::text, '{{}}'), true)
 FROM (SELECT array_agg(b ORDER BY i) AS buckets FROM locked) locked
 """
-# Keys of fresh rows at the end of the table, oldest first. Needs no index: dead entries cost it nothing.
+# Keys of fresh rows at the end of the table, oldest first, but for those in flight. Needs no index: dead
+# entries cost it nothing.
 LOCK_TAIL = """
-WITH size AS MATERIALIZED (SELECT n AS blocks, greatest(coalesce(%(tail)s::int8, n - %(reach)s), 0) AS first
+WITH flying AS MATERIALIZED (SELECT {RUN_IN_FLIGHT} FROM {leases} l CROSS JOIN LATERAL {RUNS_OF_LEASE}),
+size AS MATERIALIZED (SELECT n AS blocks, greatest(coalesce(%(tail)s::int8, n - %(reach)s), 0) AS first
   FROM (SELECT pg_relation_size({OUTBOX}) / current_setting('block_size')::int) s(n)),
 found AS MATERIALIZED (
   SELECT o.partition_bucket AS b, o.partition_key AS k, min(o.id) AS id, min(o.ctid) AS tid FROM {outbox} o
   WHERE o.ctid >= (SELECT format('(%%s,0)', first)::tid FROM size)
     -- what is pending is not completed; not to say so keeps the planner from the index
     AND o.status = 'pending' AND o.available_at <= o.created_at AND o.partition_bucket = {NEXT_TAIL}
+    AND NOT EXISTS (
+      SELECT FROM flying f WHERE f.k = o.partition_key AND o.id BETWEEN f.first AND f.last)
   GROUP BY o.partition_bucket, o.partition_key),
 tail AS MATERIALIZED (SELECT * FROM found ORDER BY id LIMIT %(later_rows)s),
 locked AS MATERIALIZED (
@@ -118,7 +120,7 @@ FROM tail
 
 # One head of a lane, found among the fresh rows as `f`: an older row that waited may stand before it.
 HEAD = """
-SELECT f.k, NOT EXISTS (SELECT FROM busy WHERE busy.k = f.k)
+SELECT f.k, f.k NOT IN (SELECT busy.k FROM busy)
          AND CASE WHEN l.id IS NULL THEN f.due ELSE l.due END AS free,
        CASE WHEN l.id IS NULL THEN f.attempts ELSE l.attempts END AS attempts,
        CASE WHEN l.id IS NULL THEN f.losses ELSE l.losses END AS losses
@@ -164,12 +166,12 @@ FOUND_BY_KEY = """(
       ORDER BY o.partition_key, o.id LIMIT 1) s)
   SELECT * FROM step WHERE NOT EXISTS (SELECT FROM waited w WHERE w.k = step.k))"""
 # All rows of a plain bucket, lane by lane: those that are not taken have no tid, and only a head is free.
-# What is blocked waits for nothing but a sibling in flight.
+# What is blocked waits for nothing but a sibling in flight, or is in flight itself.
 ROWS = """
 SELECT e.k, e.n = 1 AND e.due AND e.idle AS free, e.due AND NOT e.idle AS blocked, e.losses,
        CASE WHEN e.idle AND e.run AND (e.n = 1 OR e.tried = 0) THEN e.tid END AS tid, e.id, e.stored, e.packed
 FROM (
-  SELECT p.*, NOT EXISTS (SELECT FROM busy WHERE busy.k = p.k) AS idle,
+  SELECT p.*, p.k NOT IN (SELECT busy.k FROM busy) AS idle,
          row_number() OVER lane AS n, first_value(p.attempts) OVER lane AS tried,
          bool_and(p.due AND p.losses BETWEEN %(losses_from)s AND %(losses_to)s) OVER lane AS run
   FROM (
@@ -179,28 +181,43 @@ FROM (
     ORDER BY o.partition_key, o.id LIMIT %(heads)s) p
   WINDOW lane AS (PARTITION BY p.k ORDER BY p.id ROWS UNBOUNDED PRECEDING)) e"""
 
-WAITED = """
-waited AS MATERIALIZED (
-  SELECT u.b, u.k FROM unnest(%(later_buckets)s::int[], %(later_keys)s::text[]) WITH ORDINALITY u(b, k, i)
-  WHERE u.b = ANY(%(locked)s::int[]) GROUP BY u.b, u.k ORDER BY min(u.i)),"""
-GIVEN = "unnest(%(fresh)s::int[], %(cursors)s::text[]) WITH ORDINALITY x(b, after, i)"
-NONE_WAITED = "NOT EXISTS (SELECT FROM waited w WHERE w.b = x.b)"
-CHOSEN = """
-SELECT * FROM (
-  SELECT 0 AS i, w.b, run.* FROM waited w CROSS JOIN LATERAL ({RUN_OF_WAITED}) run
-  UNION ALL
-  SELECT x.i, x.b, run.* FROM fresh x CROSS JOIN LATERAL (
-    SELECT * FROM ({RUN_OF_KEY}) by_key WHERE NOT x.plain
-    UNION ALL
-    SELECT * FROM ({ROWS}) by_row WHERE x.plain) run) c"""
-# Where nothing was seen to wait. To set up a statement takes time, whatever it finds: this is half of one. It
-# takes its buckets from what LOCK_PLAIN has left in the transaction.
-LEFT_LOCKED = "(SELECT current_setting('outbox_relay.locked'))::int[]"
-LEFT = """(
-  SELECT u.b, u.i, coalesce(
-           (%(cursor_keys)s::text[])[array_position(%(cursor_buckets)s::int[], u.b)], '') AS after
-  FROM unnest({LOCKED}) WITH ORDINALITY u(b, i)) x"""
-CHOSEN_IN_PLAIN = "SELECT x.i, x.b, run.* FROM fresh x CROSS JOIN LATERAL ({ROWS}) run WHERE x.plain"
+# Keys in flight in the locked buckets, and their runs.
+RUNS_OF_LEASE = "unnest(l.buckets, l.keys, l.firsts, l.lasts) u(b, k, first, last)"
+RUN_IN_FLIGHT = 'u.b, u.k COLLATE "C" AS k, u.first, u.last'
+BUSY = """busy AS MATERIALIZED (
+  SELECT {RUN_IN_FLIGHT} FROM {leases} l CROSS JOIN LATERAL {RUNS_OF_LEASE} WHERE u.b = ANY({LOCKED}))"""
+LATER_IN_BUCKET = "EXISTS (SELECT FROM {outbox} o WHERE {LATER} AND o.partition_bucket = x.b)"
+# Of the keys in flight that were met, whether any has more than what is in flight.
+BLOCKED = """EXISTS (
+  SELECT FROM (SELECT k, min(id) AS low, max(id) AS high FROM {SEEN} WHERE blocked GROUP BY k) s
+  JOIN busy ON busy.k = s.k WHERE s.low < busy.first OR s.high > busy.last)"""
+# The lease of what `taken` has. The claim changes nothing else: the rows of a lease are its own.
+LEASED = """written AS (
+  INSERT INTO {leases} (
+    generation, claimed_by, claimed_at, expires_at, size, buckets, keys, firsts, lasts, ids)
+  SELECT max(r.generation), %(worker)s, max(r.at), max(r.at) + %(lease_seconds)s * interval '1 second',
+         sum(r.n), array_agg(r.b), array_agg(r.k), array_agg(r.first), array_agg(r.last),
+         (SELECT array_agg(id) FROM taken)
+  FROM (SELECT b, k, min(id) AS first, max(id) AS last, count(*) AS n,
+               max(generation) AS generation, max(at) AS at FROM taken GROUP BY b, k) r
+  HAVING count(*) > 0)"""
+LEASE = "nextval({GENERATION}) AS generation, clock_timestamp() AS at"
+# One row that says what was seen, then the events.
+HEADER = """
+SELECT NULL::bigint AS position, NULL::text AS key, NULL::text AS event_id, NULL::text AS event_type,
+       NULL::text AS destination, NULL::bytea AS payload, {SAID} AS headers,
+       NULL::timestamptz AS created_at, NULL::bigint AS generation, NULL::int AS attempt,
+       NULL::int AS max_attempts, NULL::jsonb AS marks
+UNION ALL
+SELECT id, k, event_id, event_type, destination, convert_to(payload::text, 'UTF8'), headers, created_at,
+       generation, attempts + 1, max_attempts, {MARKS} FROM taken"""
+# In the order in which HEADER has the events: both read what `taken` reads, from its beginning to its end.
+PLACES = """(
+  SELECT jsonb_build_object('tids', array_agg(tid)::text, 'ids', array_agg(id)::text) FROM taken)"""
+REACHED = """'buckets', (SELECT coalesce(jsonb_agg(jsonb_build_array(c.b, c.k) ORDER BY c.i), '[]') FROM (
+  SELECT i, b, max(k) AS k FROM cut WHERE i > 0 GROUP BY i, b) c)"""
+EVENT = """o.idempotency_key AS event_id, o.event_type, {DESTINATION} AS destination, o.payload, o.headers,
+  o.created_at, o.attempts, o.max_attempts, o.redriven_at"""
 
 # Candidates are keys: first those whose wait is over, longest first, then those of each bucket behind its
 # cursor. The head decides; a run is cut at the first row that is not due or of another class of losses, at
@@ -209,16 +226,21 @@ CHOSEN_IN_PLAIN = "SELECT x.i, x.b, run.* FROM fresh x CROSS JOIN LATERAL ({ROWS
 # In the others each key costs a probe, however long its lane is. What is held counts among what a claim
 # looks at, so that every claim gets on.
 CLAIM = """
-WITH {HELD} busy AS MATERIALIZED (
-  SELECT u.k FROM {leases} l CROSS JOIN LATERAL unnest(l.buckets, l.keys) u(b, k)
-  WHERE u.b = ANY({LOCKED})),
-{WAITED}
+WITH {HELD} {BUSY},
+waited AS MATERIALIZED (
+  SELECT u.b, u.k FROM unnest(%(later_buckets)s::int[], %(later_keys)s::text[]) WITH ORDINALITY u(b, k, i)
+  WHERE u.b = ANY({LOCKED}) GROUP BY u.b, u.k ORDER BY min(u.i)),
 fresh AS MATERIALIZED (
-  SELECT x.b, x.after, x.i::int AS i,
-         {NONE_WAITED} AND NOT EXISTS (
-           SELECT FROM {outbox} o WHERE {LATER} AND o.partition_bucket = x.b) AS plain
-  FROM {LOOKED}),
-chosen AS ({CHOSEN} LIMIT %(heads)s),
+  SELECT x.b, x.after, x.i::int AS i, {NONE_HELD} AND NOT {LATER_IN_BUCKET} AS plain
+  FROM unnest(%(fresh)s::int[], %(cursors)s::text[]) WITH ORDINALITY x(b, after, i)),
+chosen AS (
+  SELECT * FROM (
+    SELECT 0 AS i, w.b, run.* FROM waited w CROSS JOIN LATERAL ({RUN_OF_WAITED}) run
+    UNION ALL
+    SELECT x.i, x.b, run.* FROM fresh x CROSS JOIN LATERAL (
+      SELECT * FROM ({RUN_OF_KEY}) by_key WHERE NOT x.plain
+      UNION ALL
+      SELECT * FROM ({ROWS}) by_row WHERE x.plain) run) c LIMIT %(heads)s),
 stored AS (
   SELECT c.*, count(c.tid) OVER so_far AS taken,
          coalesce(sum(c.stored) OVER so_far - coalesce(c.stored, 0), 0) AS stored_before
@@ -230,56 +252,66 @@ weighed AS MATERIALIZED (
 cut AS MATERIALIZED (
   SELECT * FROM weighed
   WHERE before < %(bytes)s AND stored_before < %(bytes)s AND taken <= %(rows)s),
-lease AS MATERIALIZED (SELECT nextval({GENERATION}) AS generation, clock_timestamp() AS at
-  WHERE EXISTS (SELECT FROM cut WHERE tid IS NOT NULL)),
-taken AS (
-  UPDATE {outbox} o SET status = 'processing', claimed_by = %(worker)s, claimed_at = lease.at,
-         lease_generation = lease.generation, attempts = o.attempts + 1,
-         lease_expires_at = lease.at + %(lease_seconds)s * interval '1 second'
-  FROM lease
+lease AS MATERIALIZED (SELECT {LEASE} WHERE EXISTS (SELECT FROM cut WHERE tid IS NOT NULL)),
+taken AS MATERIALIZED (
+  SELECT o.ctid AS tid, o.id, o.partition_bucket AS b, o.partition_key AS k, {EVENT}, lease.*
   -- no test of completed_at here: it would let the planner leave the TID scan
-  WHERE o.ctid = ANY(ARRAY(SELECT tid FROM cut WHERE tid IS NOT NULL)) AND o.status = 'pending'
-  RETURNING o.ctid AS tid, o.id, o.partition_bucket, o.partition_key, o.idempotency_key, o.event_type,
-            {DESTINATION} AS destination, convert_to(o.payload::text, 'UTF8') AS payload, o.headers,
-            o.created_at, o.lease_generation, o.attempts, o.max_attempts, o.claimed_at, o.lease_expires_at,
-            {MARKS} AS marks),
-written AS (
-  INSERT INTO {leases} (generation, claimed_by, claimed_at, expires_at, size, buckets, keys, firsts, lasts)
-  SELECT max(r.generation), %(worker)s, max(r.at), max(r.until), sum(r.n),
-         array_agg(r.b), array_agg(r.k), array_agg(r.first), array_agg(r.last)
-  FROM (SELECT partition_bucket AS b, partition_key AS k, min(id) AS first, max(id) AS last, count(*) AS n,
-               max(lease_generation) AS generation, max(claimed_at) AS at, max(lease_expires_at) AS until
-        FROM taken GROUP BY partition_bucket, partition_key) r
-  HAVING count(*) > 0)
-SELECT NULL::bigint AS position, NULL::text AS key, NULL::text AS event_id, NULL::text AS event_type,
-       NULL::text AS destination, NULL::bytea AS payload,
-       (SELECT jsonb_build_object(
-          'short', {SHORT}, 'seen', (SELECT count(*) FROM weighed),
-          'cut', (SELECT count(*) FROM weighed) > count(*),
-          'blocked', count(*) FILTER (WHERE blocked),
-          'lost_once', count(*) FILTER (WHERE free AND tid IS NULL AND losses = 1),
-          'lost_more', count(*) FILTER (WHERE free AND tid IS NULL AND losses > 1),
-          'tids', (SELECT array_agg(tid ORDER BY id)::text FROM taken),
-          'ids', (SELECT array_agg(id ORDER BY id)::text FROM taken),
-          'buckets', (SELECT coalesce(jsonb_agg(jsonb_build_array(c.b, c.k) ORDER BY c.i), '[]') FROM (
-             SELECT i, b, max(k) AS k FROM cut WHERE i > 0 GROUP BY i, b) c))
-        FROM cut) AS headers,
-       NULL::timestamptz AS created_at, NULL::bigint AS generation, NULL::int AS attempt,
-       NULL::int AS max_attempts, NULL::jsonb AS marks
-UNION ALL
-SELECT id, partition_key, idempotency_key, event_type, destination, payload, headers, created_at,
-       lease_generation, attempts, max_attempts, marks FROM taken
+  FROM lease CROSS JOIN {outbox} o WHERE o.ctid = ANY(ARRAY(SELECT tid FROM cut WHERE tid IS NOT NULL))),
+{LEASED}
+{HEADER}
 """
+SAID = """(
+  SELECT jsonb_build_object(
+    'seen', (SELECT count(*) FROM weighed), 'cut', (SELECT count(*) FROM weighed) > count(*),
+    'blocked', {BLOCKED_IN_CUT},
+    'lost_once', count(*) FILTER (WHERE free AND tid IS NULL AND losses = 1),
+    'lost_more', count(*) FILTER (WHERE free AND tid IS NULL AND losses > 1), {REACHED}) || {PLACES}
+  FROM cut)"""
+
+# The same where nothing was seen to wait, in a fraction of the time. It takes its buckets from what
+# LOCK_PLAIN has left in the transaction. In a plain bucket all that is not in flight can be taken as it lies,
+# if it is easy: due, neither tried nor lost before, and not packed. If anything is not, nothing is taken
+# and the header says so.
+LEFT_LOCKED = "(SELECT current_setting('outbox_relay.locked'))::int[]"
+CLAIM_PLAIN = """
+WITH {BUSY},
+fresh AS MATERIALIZED (
+  SELECT u.b, u.i::int AS i, coalesce(
+           (%(cursor_keys)s::text[])[array_position(%(cursor_buckets)s::int[], u.b)], '') AS after
+  FROM unnest({LOCKED}) WITH ORDINALITY u(b, i)),
+looked AS (
+  SELECT x.i, x.b, o.k IN (SELECT busy.k FROM busy) AS blocked, o.*
+  FROM fresh x CROSS JOIN LATERAL (
+    SELECT o.ctid AS tid, o.id, pg_column_size(o.payload) AS stored,
+           o.status = 'pending' AND o.available_at <= now() AND o.attempts = 0 AND o.losses = 0
+             AND pg_column_compression(o.payload) IS NULL AS easy,
+           o.partition_key AS k, {EVENT}
+    FROM {outbox} o WHERE {FRESH} AND o.partition_bucket = x.b AND o.partition_key > x.after
+    ORDER BY o.partition_key, o.id LIMIT %(heads)s) o LIMIT %(heads)s),
+-- What is asked most often comes first: a row is unpacked up to what is asked of it.
+weighed AS MATERIALIZED (
+  SELECT count(*) FILTER (WHERE NOT blocked) OVER so_far <= %(rows)s
+           AND sum({WEIGHT}) OVER so_far - {WEIGHT} < %(bytes)s AS fits, l.*
+  FROM looked l WINDOW so_far AS (ROWS UNBOUNDED PRECEDING)),
+cut AS NOT MATERIALIZED (SELECT * FROM weighed WHERE fits),
+told AS MATERIALIZED (
+  SELECT count(*) AS seen, count(*) > count(*) FILTER (WHERE fits) AS cut, bool_or(blocked) AS met,
+         NOT coalesce(bool_or(fits AND NOT (easy OR blocked)), false)
+           AND NOT EXISTS (SELECT FROM fresh x WHERE {LATER_IN_BUCKET}) AS easy,
+         bool_or(fits AND NOT blocked) AS any FROM weighed),
+lease AS MATERIALIZED (SELECT {LEASE} FROM told WHERE easy AND told.any),
+taken AS NOT MATERIALIZED (SELECT cut.*, lease.* FROM cut CROSS JOIN lease WHERE NOT blocked),
+{LEASED}
+{HEADER}
+"""
+SAID_IN_PLAIN = """(
+  SELECT jsonb_build_object(
+    'easy', easy, 'seen', seen, 'cut', told.cut, 'blocked', met AND {BLOCKED_IN_CUT},
+    'lost_once', 0, 'lost_more', 0, {REACHED}) || {PLACES}
+  FROM told)"""
 
 # An event that overtakes nobody has none.
-MARKS = "CASE WHEN o.redriven_at IS NOT NULL THEN jsonb_build_object('redriven_at', o.redriven_at) END"
-
-# Somebody who wrote without the bucket's lock.
-SHORT = fails(
-    "count(tid) <> (SELECT count(*) FROM taken)",
-    "a claim chose %% events but changed %%",
-    "count(tid), (SELECT count(*) FROM taken)",
-)
+MARKS = "CASE WHEN redriven_at IS NOT NULL THEN jsonb_build_object('redriven_at', redriven_at) END"
 
 # The texts that the two statements share, by the names they use for them.
 FRAGMENTS = {
@@ -294,7 +326,18 @@ FRAGMENTS = {
     "IN_FORCE": IN_FORCE,
     "PACKED": PACKED,
     "MARKS": MARKS,
-    "SHORT": SHORT,
+    "BUSY": BUSY,
+    "RUNS_OF_LEASE": RUNS_OF_LEASE,
+    "RUN_IN_FLIGHT": RUN_IN_FLIGHT,
+    "LATER_IN_BUCKET": LATER_IN_BUCKET,
+    "WEIGHT": "CASE WHEN blocked THEN 0 ELSE stored END",
+    "BLOCKED_IN_CUT": BLOCKED.replace("{SEEN}", "cut"),
+    "LEASED": LEASED,
+    "LEASE": LEASE,
+    "HEADER": HEADER,
+    "PLACES": PLACES,
+    "REACHED": REACHED,
+    "EVENT": EVENT,
     "BYTES": BYTES,
     "SUBJECT_OF_HELD": SUBJECT_OF_HELD,
     "SUBJECT_OF_ONLY": SUBJECT_OF_ONLY,

@@ -57,7 +57,7 @@ SELECT (SELECT count(*) FROM fresh) AS fresh, (SELECT count(*) FROM later) AS la
        (SELECT count(*) FROM held) AS held, (SELECT count(*) FROM parked) AS parked,
        (SELECT count(*) FROM fresh WHERE status = 'pending' AND attempts > 0) AS fresh_retrying,
        (SELECT count(*) FROM later WHERE status = 'pending' AND attempts > 0) AS later_retrying,
-       count(*) FILTER (WHERE status = 'pending') AS pending,
+       count(*) FILTER (WHERE status <> 'failed') AS open,
        count(*) FILTER (WHERE status = 'failed') AS failed,
        count(DISTINCT partition_key) FILTER (WHERE status = 'failed') AS blocked_keys,
        extract(epoch FROM clock_timestamp() - min(since) FILTER (
@@ -91,7 +91,7 @@ FROM generate_series(0, 1023) b(bucket) CROSS JOIN LATERAL (
 """
 NOTHING_SEEN: Row = {
     "fresh": 0, "later": 0, "held": 0, "parked": 0, "fresh_retrying": 0, "later_retrying": 0,
-    "pending": 0, "failed": 0, "blocked_keys": 0, "oldest": None, "stuck": 0,
+    "open": 0, "failed": 0, "blocked_keys": 0, "oldest": None, "stuck": 0,
 }  # fmt: skip
 
 
@@ -140,7 +140,8 @@ def _judge(seen: Row, guess: Row, whole: dict[str, bool]) -> Counts:
     failed = seen["failed"]
     if whole["later"] and not whole["held"]:
         failed = max(failed, later.value - waiting)
-    pending = seen["pending"] if exact else max(live - guess["processing"] - failed, seen["pending"])
+    # What is in flight is known by the leases; only what lasts says so itself.
+    pending = max((seen["open"] if exact else max(live - failed, seen["open"])) - guess["processing"], 0)
     parked = _total(seen["parked"], guess["parked"], whole["parked"])
     dead = max(parked.value - failed, 0)
     return Counts(

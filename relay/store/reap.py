@@ -20,7 +20,9 @@ from relay.store.sqltext import fill
 
 LEASES_PER_REAP = 20
 
-_SPENT = "(f.size = 1 AND o.attempts >= o.max_attempts)"
+# This one counted, whether or not it is written on the row yet.
+_ATTEMPTS = "(o.attempts + {UNCOUNTED})"
+_SPENT = "(f.size = 1 AND {ATTEMPTS} >= o.max_attempts)"
 _BACKOFF = "least(power(2, least(o.losses, 12)), 3600) * (0.5 + random() / 2)"
 
 REAP = """
@@ -30,9 +32,11 @@ WITH victim AS MATERIALIZED (
   ORDER BY generation LIMIT %(leases)s FOR UPDATE SKIP LOCKED),
 lost AS (
   DELETE FROM {leases} WHERE generation = ANY(ARRAY(SELECT generation FROM victim))
-  RETURNING generation, size, buckets, keys, firsts, lasts),
+  RETURNING generation, claimed_by, claimed_at, size, buckets, keys, firsts, lasts, ids),
+own AS MATERIALIZED (SELECT l.generation, own.id FROM lost l CROSS JOIN LATERAL unnest(l.ids) own(id)),
 found AS MATERIALIZED (
-  SELECT l.generation, l.size, run.tid FROM lost l {RUNS}),
+  SELECT l.generation, l.claimed_by, l.claimed_at, l.size, run.tid FROM lost l {RUNS}
+  JOIN own ON own.generation = l.generation AND own.id = run.id),
 taken_back AS (
   UPDATE {outbox} o SET
     status = CASE WHEN {SPENT} THEN %(exhausted)s ELSE 'pending' END::{status},
@@ -42,11 +46,11 @@ taken_back AS (
       WHEN {SPENT} AND %(exhausted)s = 'failed' THEN 'infinity'
       WHEN o.losses = 0 THEN o.available_at
       ELSE clock_timestamp() + {BACKOFF} * interval '1 second' END,
-    attempts = o.attempts - CASE WHEN f.size = 1 THEN 0 ELSE 1 END,
+    attempts = {ATTEMPTS} - CASE WHEN f.size = 1 THEN 0 ELSE 1 END,
     losses = o.losses + 1,
-    last_error = 'lease lost: ' || o.claimed_by || ' vanished or took too long while publishing',
-    claimed_by = NULL, lease_expires_at = NULL
-  FROM found f WHERE o.ctid = f.tid AND o.status = 'processing' AND o.lease_generation = f.generation
+    last_error = 'lease lost: ' || f.claimed_by || ' vanished or took too long while publishing',
+    claimed_by = NULL, claimed_at = f.claimed_at, lease_generation = f.generation, lease_expires_at = NULL
+  FROM found f WHERE o.ctid = f.tid
   RETURNING o.parked_at IS NOT NULL AS parked)
 SELECT (SELECT count(*) FROM lost), (SELECT coalesce(sum(size), 0) FROM lost),
        count(*), count(*) FILTER (WHERE parked) FROM taken_back
@@ -63,7 +67,7 @@ class Reaped:
 
 class Reaping:
     def __init__(self, table: Table, on_exhausted: str) -> None:
-        self._reap = fill(REAP, table.name, **FRAGMENTS, SPENT=_SPENT, BACKOFF=_BACKOFF)
+        self._reap = fill(REAP, table.name, **FRAGMENTS, SPENT=_SPENT, ATTEMPTS=_ATTEMPTS, BACKOFF=_BACKOFF)
         self._exhausted = "failed" if on_exhausted == "block" else "dead_letter"
 
     def reap(self, conn: Connection[Any], gone: Sequence[str] = ()) -> Reaped:

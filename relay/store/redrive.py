@@ -18,6 +18,7 @@ from psycopg import Connection
 
 from relay.errors import RelayError
 from relay.store.candidates import Action, Candidate, Filter, batches, matching, sources
+from relay.store.claim_sql import RUN_IN_FLIGHT, RUNS_OF_LEASE
 from relay.store.connection import Table, transaction
 from relay.store.sqltext import fill, storable
 
@@ -51,16 +52,18 @@ class Progress:
 
 
 COUNT = """
-WITH busy AS MATERIALIZED (SELECT DISTINCT u.k FROM {leases} l CROSS JOIN LATERAL unnest(l.keys) u(k)),
+WITH busy AS MATERIALIZED (SELECT {RUN_IN_FLIGHT} FROM {leases} l CROSS JOIN LATERAL {RUNS_OF_LEASE}),
 found AS MATERIALIZED (
-  SELECT o.partition_key AS key, o.status FROM {outbox} o WHERE {ROWS} AND {MATCHING} LIMIT %(rows)s)
-SELECT count(*), count(*) FILTER (WHERE {IN_FLIGHT}) FROM found f
+  SELECT o.partition_key AS key, o.id FROM {outbox} o WHERE {ROWS} AND {MATCHING} LIMIT %(rows)s)
+SELECT count(*), count(busy.k) FROM found f LEFT JOIN busy ON {IN_FLIGHT}
 """
 NAMED = """
 SELECT u.id, coalesce(o.status::text, 'unknown'), coalesce({MATCHING}, false)
 FROM unnest(%(ids)s::text[]) u(id) LEFT JOIN {outbox} o ON o.idempotency_key = u.id
 """
-_IN_FLIGHT = {"retry": "f.key IN (SELECT k FROM busy)", "skip": "f.status = 'processing'"}
+# No two leases name one key. A redrive minds the key, a skip the event itself.
+_IN_FLIGHT = {"retry": "busy.k = f.key", "skip": "busy.k = f.key AND f.id BETWEEN busy.first AND busy.last"}
+_LEASES = {"RUN_IN_FLIGHT": RUN_IN_FLIGHT, "RUNS_OF_LEASE": RUNS_OF_LEASE}
 
 
 def preview(
@@ -78,7 +81,7 @@ def preview(
             limit = f"{PREVIEW_SECONDS * 1000:.0f}ms"
             conn.execute("SELECT set_config('statement_timeout', %s, true)", [limit])
             for source in sources(action, which, statuses):
-                words = {"ROWS": source.rows, "MATCHING": matching(action, which)}
+                words = {"ROWS": source.rows, "MATCHING": matching(action, which), **_LEASES}
                 statement = fill(COUNT, table.name, **words, IN_FLIGHT=_IN_FLIGHT[action])
                 ((matched, busy),) = conn.execute(statement, bound).fetchall()
                 exact = exact and matched <= rows
@@ -102,14 +105,16 @@ def _others(conn: Connection[Any], table: Table, action: Action, which: Filter) 
 
 # In an earlier statement than the change, whose snapshot must be younger than the locks.
 LOCK = "SELECT pg_advisory_xact_lock(%(namespace)s, b) FROM unnest(%(buckets)s::int[]) b"
-RETRY = """
-WITH busy AS MATERIALIZED (
-  SELECT DISTINCT u.k FROM {leases} l CROSS JOIN LATERAL unnest(l.buckets, l.keys) u(b, k)
+FOUND = """busy AS MATERIALIZED (
+  SELECT {RUN_IN_FLIGHT} FROM {leases} l CROSS JOIN LATERAL {RUNS_OF_LEASE}
   WHERE u.b = ANY(%(buckets)s::int[])),
-found AS MATERIALIZED (
-  SELECT o.ctid AS tid, o.idempotency_key AS event_id, o.partition_key AS key, o.status, o.attempts,
-         EXISTS (SELECT FROM busy WHERE busy.k = o.partition_key) AS in_flight
+matched AS MATERIALIZED (
+  SELECT o.ctid AS tid, o.id, o.idempotency_key AS event_id, o.partition_key AS key, o.status, o.attempts
   FROM {outbox} o WHERE o.idempotency_key = ANY(%(ids)s::text[]) AND {MATCHING}),
+found AS MATERIALIZED (
+  SELECT f.*, busy.k IS NOT NULL AS in_flight FROM matched f LEFT JOIN busy ON {IN_FLIGHT})"""
+RETRY = """
+WITH {FOUND},
 changed AS (
   UPDATE {outbox} o SET status = 'pending', attempts = 0, losses = 0, available_at = clock_timestamp(),
          completed_at = NULL, parked_at = NULL, claimed_by = NULL, lease_expires_at = NULL,
@@ -120,17 +125,15 @@ changed AS (
 SELECT (SELECT count(*) FROM changed), count(*) FILTER (WHERE in_flight) FROM found
 """
 SKIP = """
-WITH found AS MATERIALIZED (
-  SELECT o.ctid AS tid, o.idempotency_key AS event_id, o.partition_key AS key, o.status, o.attempts
-  FROM {outbox} o WHERE o.idempotency_key = ANY(%(ids)s::text[]) AND {MATCHING}),
+WITH {FOUND},
 changed AS (
   UPDATE {outbox} o SET status = 'dead_letter', completed_at = clock_timestamp(),
          parked_at = clock_timestamp(),
          last_error = %(said)s::text || coalesce('; before: ' || o.last_error, '')
-  FROM found f WHERE o.ctid = f.tid AND o.status = f.status AND f.status <> 'processing'
+  FROM found f WHERE o.ctid = f.tid AND o.status = f.status AND NOT f.in_flight
   RETURNING f.event_id, f.key, f.status, f.attempts),
 {RECORDED}
-SELECT (SELECT count(*) FROM changed), count(*) FILTER (WHERE status = 'processing') FROM found
+SELECT (SELECT count(*) FROM changed), count(*) FILTER (WHERE in_flight) FROM found
 """
 RECORDED = """
 recorded AS (
@@ -162,10 +165,11 @@ def skip(
 
 
 def _act(
-    conn: Connection[Any], table: Table, action: Action, statement: str, which: Filter, words: dict[str, Any]
+    conn: Connection[Any], table: Table, action: Action, statement: str, which: Filter, given: dict[str, Any]
 ) -> Iterator[Progress]:
-    filled = fill(statement, table.name, RECORDED=RECORDED, MATCHING=matching(action, which))
-    bound = which.parameters() | words | {"action": action}
+    words = {"FOUND": FOUND, "IN_FLIGHT": _IN_FLIGHT[action], "RECORDED": RECORDED, **_LEASES}
+    filled = fill(statement, table.name, **words, MATCHING=matching(action, which))
+    bound = which.parameters() | given | {"action": action}
     done = Progress()
     for batch in batches(conn, table, action, which):
         changed, in_flight = _change(conn, table, filled, batch, bound)

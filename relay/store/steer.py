@@ -18,7 +18,7 @@ from psycopg.types.json import Jsonb
 from relay.destination import shown
 from relay.pause import PauseScope, Subject
 from relay.store.claim import destination_expression
-from relay.store.claim_sql import FRESH, LATER, SUBJECT_OF_ONLY
+from relay.store.claim_sql import FRESH, LATER, RUN_IN_FLIGHT, RUNS_OF_LEASE, SUBJECT_OF_ONLY
 from relay.store.connection import Table, transaction
 from relay.store.sqltext import fill, storable
 
@@ -172,9 +172,12 @@ WITH fresh AS MATERIALIZED (
 later AS MATERIALIZED (
   SELECT o.id, o.partition_key AS k, o.status, %(only_value)s::text = {SUBJECT_OF_ONLY} AS named
   FROM {outbox} o WHERE {LATER} AND {LANE} LIMIT %(rows)s),
+flying AS MATERIALIZED (SELECT {RUN_IN_FLIGHT} FROM {leases} l CROSS JOIN LATERAL {RUNS_OF_LEASE}),
 live AS (
   SELECT *, min(id) FILTER (WHERE named AND status = 'pending') OVER (PARTITION BY k) AS first
-  FROM (SELECT * FROM fresh UNION ALL SELECT * FROM later) l)
+  FROM (SELECT l.id, l.k, l.named, CASE WHEN f.k IS NULL THEN l.status::text ELSE 'processing' END AS status
+        FROM (SELECT * FROM fresh UNION ALL SELECT * FROM later) l
+        LEFT JOIN flying f ON f.k = l.k AND l.id BETWEEN f.first AND f.last) o)
 SELECT count(*) FILTER (WHERE named AND status = 'pending') AS events,
        count(DISTINCT k) FILTER (WHERE named AND status = 'pending') AS keys,
        count(*) FILTER (WHERE NOT named AND status = 'pending' AND id > first) AS behind,
@@ -212,6 +215,8 @@ def held(
                 DESTINATION=destination_expression(template),
                 FRESH=FRESH,
                 LATER=LATER,
+                RUN_IN_FLIGHT=RUN_IN_FLIGHT,
+                RUNS_OF_LEASE=RUNS_OF_LEASE,
                 LANE=_LANE if subject.scope == "key" else "true",
             )
             parameters = {"only_scope": subject.scope, "only_value": subject.value, "rows": rows + 1}

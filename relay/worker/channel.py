@@ -36,6 +36,11 @@ class Channel(Generic[T]):
             self._changed.notify_all()
             return item
 
+    def ready(self, seconds: float) -> bool:
+        """Wait so long at most; whether get() would return at once."""
+        with self._changed:
+            return self._changed.wait_for(lambda: self._closed or bool(self._items), seconds)
+
     def close(self) -> None:
         with self._changed:
             self._closed = True

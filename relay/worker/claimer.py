@@ -213,25 +213,20 @@ class Claimer:
         return False
 
     def _look(self, scan: Scan, limits: Limits) -> Look:
-        look = self._take(limits, lambda: self._claiming.claim(self._conn, scan, limits))
-        if look is None:
-            scan.pass_over([scan.start])
-        return look or Look(None, 0)
+        return self._take(limits, lambda: self._claiming.claim(self._conn, scan, limits))
 
     def _look_at_the_end(self) -> bool:
         limits = self._limits
         look = self._take(limits, lambda: self._claiming.claim_tail(self._conn, self._tail, limits))
-        if look is None:
-            return False
         self._laps.looked_at_the_end(cut=look.full)
         self._blocked |= look.blocked
         return look.claim is not None
 
-    def _take(self, limits: Limits, claim: Callable[[], Look]) -> Look | None:
+    def _take(self, limits: Limits, claim: Callable[[], Look]) -> Look:
         started = monotonic()
         look, took = self._intake.take(claim, limits.only if limits.probe else None)
         self._spent += took
-        if look and look.claim:
+        if look.claim:
             self._last = (started, len(look.claim.events))
         return look
 

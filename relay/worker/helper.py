@@ -63,4 +63,4 @@ class Helper:
         if limits is None or self._stopping or self._hold.remaining() > 0:
             return False
         look, _ = self._intake.take(lambda: self._claiming.claim(self._conn, self._scan, limits))
-        return look is not None and look.claim is not None and look.full
+        return look.claim is not None and look.full

@@ -4,18 +4,14 @@ Waits there while the worker has enough in flight: memory is bounded by the batc
 settler.
 """
 
-import logging
 from collections.abc import Callable
 from time import monotonic
 
-from relay.errors import Overtaken
 from relay.metrics import Metrics
 from relay.pause import Subject
 from relay.store.claim import Look
 from relay.worker.channel import Channel
 from relay.worker.state import Batch, InFlight
-
-log = logging.getLogger(__name__)
 
 
 class Intake:
@@ -27,23 +23,22 @@ class Intake:
         self._in_flight = in_flight
         self._metrics = metrics
 
-    def take(self, claim: Callable[[], Look], probe: Subject | None = None) -> tuple[Look | None, float]:
-        """Claim and hand on. What was seen, None if others wrote in between; seconds that the claim took."""
+    def take(self, claim: Callable[[], Look], probe: Subject | None = None) -> tuple[Look, float]:
+        """Claim and hand on. What was seen, and seconds that the claim took."""
         started = monotonic()
         # Whoever waits until nothing is in flight waits for this claim too.
         self._in_flight.enter()
-        handed_on = False
+        batch, handed_on = None, False
         try:
             look = claim()
             took = monotonic() - started
             self._metrics.claim_seconds.observe(took)
             if look.claim:
                 self._metrics.took(len(look.claim.events))
-                handed_on = self._claimed.put(Batch(look.claim, started + self.publish_seconds, probe))
+                batch = Batch(look.claim, started + self.publish_seconds, probe)
+                self._in_flight.holds(batch)
+                handed_on = self._claimed.put(batch)
             return look, took
-        except Overtaken as overtaken:
-            log.error("%s: something writes to the outbox without its locks", overtaken)
-            return None, monotonic() - started
         finally:
             if not handed_on:
-                self._in_flight.leave()
+                self._in_flight.leave(batch)

@@ -1,5 +1,8 @@
 """Records the outcomes of published batches. Owns one connection.
 
+Where nothing was published for a while, the rows of what is in flight are marked: people who look should
+see what a relay waits for. As long as events flow that would cost more than it tells.
+
 A lease that is gone is counted and left alone: another worker has the events, and what was published
 here will be published again under the same event ids.
 """
@@ -20,6 +23,8 @@ from relay.worker.channel import Channel
 from relay.worker.state import Batch, Hold, InFlight
 
 log = logging.getLogger(__name__)
+
+MARK_SECONDS = 1.0
 
 
 class Settler:
@@ -47,7 +52,7 @@ class Settler:
 
     def run(self) -> None:
         """Until the publisher has closed its channel and everything in it was settled."""
-        while (batch := self._published.get()) is not None:
+        while (batch := self._next()) is not None:
             verdict = judge(batch.claim.events, batch.outcomes, self._on_exhausted)
             self._steer(batch, verdict)
             try:
@@ -59,8 +64,15 @@ class Settler:
             except Overtaken as short:
                 self._metrics.short_settlements.inc()
                 log.error("%s; left to the reaper", short)
-            self._in_flight.leave()
+            self._in_flight.leave(batch)
             self._bell.ring()
+
+    def _next(self) -> Batch | None:
+        while not self._published.ready(MARK_SECONDS):
+            for batch in self._in_flight.unmarked():
+                batch.claim = self._settling.mark(self._conn, batch.claim)
+                batch.marked = True
+        return self._published.get()
 
     def _steer(self, batch: Batch, verdict: Verdict) -> None:
         """Hold back what would fare no better, before the settle lets it be claimed again."""

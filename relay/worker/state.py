@@ -10,7 +10,7 @@ from relay.pause import Subject
 from relay.store.claim import Claim
 
 
-@dataclass
+@dataclass(eq=False)
 class Batch:
     """A claim on its way through the worker."""
 
@@ -19,27 +19,40 @@ class Batch:
     deadline: float
     probe: Subject | None = None  # the breaker that this batch of one tries
     outcomes: list[Outcome] = field(default_factory=list)
+    marked: bool = False  # its rows say that they are in flight
 
 
 class InFlight:
-    """Counts batches that were claimed and are not settled yet."""
+    """The batches that were claimed and are not settled yet, and how many may be on their way here."""
 
     def __init__(self) -> None:
-        self._batches = 0
+        self._expected = 0
+        self._batches: list[Batch] = []
         self._changed = threading.Condition()
 
     def enter(self) -> None:
+        """A batch may come of what is done now."""
         with self._changed:
-            self._batches += 1
+            self._expected += 1
 
-    def leave(self) -> None:
+    def holds(self, batch: Batch) -> None:
         with self._changed:
-            self._batches -= 1
+            self._batches.append(batch)
+
+    def leave(self, batch: Batch | None = None) -> None:
+        with self._changed:
+            self._expected -= 1
+            if batch is not None:
+                self._batches.remove(batch)
             self._changed.notify_all()
+
+    def unmarked(self) -> list[Batch]:
+        with self._changed:
+            return [batch for batch in self._batches if not batch.marked]
 
     def wait_empty(self, seconds: float) -> bool:
         with self._changed:
-            return self._changed.wait_for(lambda: self._batches == 0, seconds)
+            return self._changed.wait_for(lambda: self._expected == 0, seconds)
 
 
 class Hold:

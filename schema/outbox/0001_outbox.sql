@@ -24,7 +24,7 @@ CREATE TABLE {outbox} (
   id               bigint GENERATED ALWAYS AS IDENTITY (CACHE 1),
   created_at       timestamptz NOT NULL DEFAULT now(),
   available_at     timestamptz NOT NULL DEFAULT now(),
-  -- A hash of the key. The attempts add nothing to it, but claims change them: where an UPDATE changes nothing that
+  -- A hash of the key. The attempts add nothing to it, but settles change them: where an UPDATE changes nothing that
   -- a generated column is made of, PostgreSQL finds that out anew for each row, which takes longer than the hash.
   partition_bucket int NOT NULL
     GENERATED ALWAYS AS ((hashtextextended(partition_key, 0) & 1023)::int + 0 * attempts) STORED,
@@ -69,8 +69,6 @@ CREATE TABLE {outbox} (
     WHEN 'failed' THEN completed_at IS NULL AND parked_at IS NOT NULL AND lease_expires_at IS NULL
     END)
 ) WITH (
-  -- A claim rewrites whole pages: with less than half of each page free its updates stop being HOT.
-  fillfactor = 45,
   autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 5000,
   autovacuum_vacuum_insert_scale_factor = 0.2, autovacuum_analyze_scale_factor = 0.05,
   autovacuum_vacuum_cost_delay = 0
@@ -86,8 +84,8 @@ ALTER TABLE {outbox} ALTER payload SET STATISTICS 0, ALTER headers SET STATISTIC
   ALTER event_type SET STATISTICS 10, ALTER destination SET STATISTICS 10, ALTER partition_bucket SET STATISTICS 10,
   ALTER attempts SET STATISTICS 0, ALTER max_attempts SET STATISTICS 0, ALTER losses SET STATISTICS 0;
 
--- No index column or predicate below may name what a claim changes (status, claimed_*, lease_*, attempts):
--- claims are HOT updates because of that. The live rows of a key are its lane. Rows that wait or have waited
+-- No index column or predicate below may name what a mark or a lost lease changes (status, claimed_*, lease_*,
+-- attempts, losses): these are HOT updates because of that. The live rows of a key are its lane. Rows that wait or have waited
 -- (delayed, retried, failed) sit in an index of their own, so that any number of them costs the others nothing.
 CREATE INDEX {i_fresh} ON {outbox} (partition_bucket, partition_key, id)
   WHERE completed_at IS NULL AND available_at <= created_at;
@@ -102,7 +100,8 @@ CREATE INDEX {i_completed} ON {outbox} USING brin (completed_at) WITH (pages_per
 -- Finds the newest events among any number, likewise at next to no cost: for those who look.
 CREATE INDEX {i_position} ON {outbox} USING brin (id) WITH (pages_per_range = 32, autosummarize = on);
 
--- One row per claim: the fence. Settling deletes it; whoever deletes it may change its rows.
+-- One row per claim, which is all that a claim writes: the fence. Settling deletes it; whoever deletes it may
+-- change its rows.
 CREATE SEQUENCE {generation} AS bigint CACHE 1;
 CREATE TABLE {leases} (
   generation bigint PRIMARY KEY,
@@ -110,18 +109,21 @@ CREATE TABLE {leases} (
   claimed_at timestamptz NOT NULL,
   expires_at timestamptz NOT NULL,
   size       int NOT NULL CHECK (size > 0),
-  -- Its runs, one entry per key: where the reaper finds the rows, and which keys are in flight.
+  -- Its runs, one entry per key: where the reaper finds the rows, and which keys are in flight. Between the first and
+  -- the last of a run others may have been committed since: which are its own say the ids.
   buckets    int[] NOT NULL,
   keys       text[] COLLATE "C" NOT NULL,
   firsts     bigint[] NOT NULL,
-  lasts      bigint[] NOT NULL
+  lasts      bigint[] NOT NULL,
+  ids        bigint[] NOT NULL
 ) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 500, autovacuum_vacuum_cost_delay = 0,
         toast.autovacuum_vacuum_scale_factor = 0, toast.autovacuum_vacuum_threshold = 2000,
         toast.autovacuum_vacuum_cost_delay = 0);
 
 -- Short-lived rows: compressing them costs more than it saves.
 ALTER TABLE {leases} ALTER keys SET STORAGE EXTERNAL, ALTER buckets SET STORAGE EXTERNAL,
-  ALTER firsts SET STORAGE EXTERNAL, ALTER lasts SET STORAGE EXTERNAL;
+  ALTER firsts SET STORAGE EXTERNAL, ALTER lasts SET STORAGE EXTERNAL,
+  ALTER ids SET STORAGE EXTERNAL;
 
 CREATE TABLE {archive} (LIKE {outbox});
 CREATE INDEX {i_archive_id} ON {archive} (idempotency_key);

@@ -1,6 +1,6 @@
-"""The eyewitness inside the database: a trigger that writes down every change of a row's status.
+"""The eyewitness inside the database: triggers that write down every lease and every change of a row.
 
-What it writes is part of the transaction that it watches: what a crash forgets, it forgets too.
+What they write is part of the transaction that they watch: what a crash forgets, they forget too.
 """
 
 from typing import Any
@@ -15,20 +15,39 @@ CREATE TABLE fault_audit (
   seq bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
   event_id text, key text, position bigint, before text, after text, generation bigint, worker text,
   session text, settles bigint, in_time boolean, error text);
+-- Which lease each event is under; a second one has no room here.
+CREATE TABLE fault_leased (
+  position bigint PRIMARY KEY, generation bigint, worker text, expires_at timestamptz);
+CREATE INDEX fault_position ON outbox (id);
 
-CREATE FUNCTION fault_audit() RETURNS trigger LANGUAGE plpgsql AS $fn$
-DECLARE
-  now_or_then outbox := CASE WHEN OLD.status = 'processing' OR TG_OP = 'DELETE' THEN OLD ELSE NEW END;
+CREATE FUNCTION fault_lease() RETURNS trigger LANGUAGE plpgsql AS $fn$
 BEGIN
-  INSERT INTO fault_audit
-    (event_id, key, position, before, after, generation, worker, session, settles, in_time, error)
-  VALUES (OLD.idempotency_key, OLD.partition_key, OLD.id, OLD.status, coalesce(NEW.status::text, 'deleted'),
-    now_or_then.lease_generation, now_or_then.claimed_by, current_setting('application_name'),
-    nullif(current_setting('faults.generation', true), '')::bigint,
-    statement_timestamp() < now_or_then.lease_expires_at, NEW.last_error);
+  INSERT INTO fault_leased SELECT id, NEW.generation, NEW.claimed_by, NEW.expires_at FROM unnest(NEW.ids) id;
+  INSERT INTO fault_audit (event_id, key, position, before, after, generation, worker, session)
+  SELECT o.idempotency_key, o.partition_key, o.id, o.status, 'processing', NEW.generation, NEW.claimed_by,
+         current_setting('application_name')
+  FROM unnest(NEW.ids) u(id) JOIN outbox o ON o.id = u.id;
   RETURN NULL;
 END $fn$;
 
+CREATE FUNCTION fault_audit() RETURNS trigger LANGUAGE plpgsql AS $fn$
+DECLARE
+  held fault_leased;
+BEGIN
+  SELECT * INTO held FROM fault_leased WHERE position = OLD.id;
+  INSERT INTO fault_audit
+    (event_id, key, position, before, after, generation, worker, session, settles, in_time, error)
+  VALUES (OLD.idempotency_key, OLD.partition_key, OLD.id,
+    CASE WHEN held.position IS NULL THEN OLD.status::text ELSE 'processing' END,
+    CASE NEW.status WHEN 'processing' THEN 'marked' ELSE coalesce(NEW.status::text, 'deleted') END,
+    held.generation, held.worker, current_setting('application_name'),
+    nullif(current_setting('faults.generation', true), '')::bigint,
+    statement_timestamp() < held.expires_at, NEW.last_error);
+  DELETE FROM fault_leased WHERE position = OLD.id AND NEW.status IS DISTINCT FROM 'processing';
+  RETURN NULL;
+END $fn$;
+
+CREATE TRIGGER fault_lease AFTER INSERT ON outbox_leases FOR EACH ROW EXECUTE FUNCTION fault_lease();
 CREATE TRIGGER fault_audit_update AFTER UPDATE ON outbox FOR EACH ROW
   WHEN (OLD.status IS DISTINCT FROM NEW.status OR OLD.lease_generation IS DISTINCT FROM NEW.lease_generation)
   EXECUTE FUNCTION fault_audit();

@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 REAPER = "keeper"
 SETTLER = "settler"
+MARKED = "marked"
 LEASE_LOST = "lease lost"
 RAN_OUT = "the lease ran out"
 
@@ -38,7 +39,10 @@ class Message(NamedTuple):
 
 
 class Change(NamedTuple):
-    """One change of a row's status, as a trigger saw it; in the order in which they were made."""
+    """A lease that an event came under (`after`: processing), or a change of its row, as triggers saw them.
+
+    In the order in which they were made. What was under a lease was `processing` before, whatever it said.
+    """
 
     event_id: str
     key: str
@@ -135,11 +139,11 @@ def _stale(changes: Iterable[Change]) -> Iterator[str]:
         elif change.by == SETTLER:
             if not change.worker.endswith(change.of):
                 yield f"{step}: the lease is {change.worker}'s"
-            elif change.settles != change.generation:
+            elif change.settles != change.generation and change.after != MARKED:
                 yield f"{step}: settles generation {change.settles}, the lease is of {change.generation}"
             elif not change.in_time:
                 yield f"{step}: generation {change.generation} had run out"
-        elif change.by != REAPER:
+        elif change.by != REAPER or change.after == MARKED:
             yield f"{step}: not its business"
 
 
@@ -149,6 +153,8 @@ def _overlaps(changes: Iterable[Change]) -> Iterator[str]:
     newest: dict[str, int] = {}
     for change in changes:
         lane = held[change.key]
+        if change.after == MARKED:
+            continue
         if change.after != "processing":
             lane.pop(change.event_id, None)
             continue
@@ -190,7 +196,7 @@ class _Ends:
         # The first event of a key that was not delivered says why; those behind it were held up.
         self._first: dict[tuple[str, int], Change] = {}
         for change in changes:
-            if change.before != "processing" or change.after == "completed":
+            if change.before != "processing" or change.after in ("completed", MARKED):
                 continue
             self._of[change.event_id, change.generation] = change
             first = self._first.setdefault((change.key, change.generation), change)

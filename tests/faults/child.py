@@ -97,7 +97,7 @@ class UnreliablePublisher:
         return Unconfirmed(reason, retry_after=self._dice.random() * 0.5), sent
 
 
-_settles: ContextVar[int] = ContextVar("generation")
+_settles: ContextVar[int] = ContextVar("generation", default=0)
 
 
 def install(failpoints: Failpoints) -> None:

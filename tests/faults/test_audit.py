@@ -19,9 +19,15 @@ def claim(database: str, lease: str = "1 minute") -> None:
     change(
         database,
         "claimer 1-aaaa",
-        f"UPDATE outbox SET status = 'processing', claimed_by = '{WORKER}', claimed_at = now(), attempts = 1,"
-        f" lease_generation = 7, lease_expires_at = now() + interval '{lease}'",
+        f"INSERT INTO outbox_leases SELECT 7, '{WORKER}', now(), now() + interval '{lease}', 1,"
+        " ARRAY[partition_bucket], ARRAY[partition_key], ARRAY[id], ARRAY[id], ARRAY[id] FROM outbox",
     )
+
+
+MARK = (
+    f"UPDATE outbox SET status = 'processing', claimed_by = '{WORKER}', claimed_at = now(), attempts = 1,"
+    " lease_generation = 7, lease_expires_at = now()"
+)
 
 
 COMPLETE = "UPDATE outbox SET status = 'completed', completed_at = now(), lease_expires_at = NULL"
@@ -47,8 +53,11 @@ def watched(database: str) -> str:
     return database
 
 
-def test_a_settlement_by_the_one_who_holds_the_lease_is_fine(watched: str) -> None:
+@pytest.mark.parametrize("marks", [True, False])
+def test_a_settlement_by_the_one_who_holds_the_lease_is_fine(watched: str, marks: bool) -> None:
     claim(watched)
+    if marks:
+        change(watched, "settler 1-aaaa", MARK)
     change(watched, "settler 1-aaaa", COMPLETE, "7")
     assert violations(watched) == []
 
@@ -68,6 +77,13 @@ def test_a_settlement_by_anybody_else_is_seen(
 ) -> None:
     claim(watched, lease)
     change(watched, session, COMPLETE, generation)
+    assert violations(watched) == ["stale settlement"]
+
+
+def test_a_mark_by_anybody_else_is_seen(watched: str) -> None:
+    claim(watched)
+    change(watched, "settler 2-bbbb", MARK)
+    change(watched, "settler 1-aaaa", COMPLETE, "7")
     assert violations(watched) == ["stale settlement"]
 
 

@@ -148,9 +148,6 @@ class _Relay:
                 look = worker.claiming.claim_tail(worker.conn, self._tail, limits)
             else:
                 look = worker.claiming.claim(worker.conn, worker.scan, limits)
-        except Overtaken:
-            self._tally.add("overtaken")
-            return None
         except psycopg.errors.UniqueViolation:
             self._tally.add("overlap")
             return None
@@ -159,6 +156,8 @@ class _Relay:
         return look
 
     def _publish_and_settle(self, claim: Claim) -> None:
+        if self._chance(0.3):  # as where it lasts
+            claim = self._worker.settling.mark(self._worker.conn, claim)
         outcomes = self._publish(claim)
         verdict = judge(claim.events, outcomes, self._race.on_exhausted)  # type: ignore[arg-type]
         settlements = [s._replace(delay=self._dice.random() * 0.2) for s in verdict.settlements]

@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import ModuleType
 from typing import Any
 
@@ -89,8 +89,11 @@ class Actor:
         lease_seconds: float = 60.0,
         table: TableName = OUTBOX,
         stepwise: bool = False,
+        marks: bool = True,
     ) -> None:
+        """Marks: what it claims is written on the rows at once, for the test to see."""
         self.name = name
+        self.marks = marks
         self.conn: Connection[Any] = connect(url, f"test {name}")
         self.gate = Gate()
         self.conn.gate = self.gate  # type: ignore[attr-defined]
@@ -108,6 +111,8 @@ class Actor:
         look: Look = self.claiming.claim(
             self.conn, self.scan if scan is None else scan, Limits(rows, size, losses)
         )
+        if look.claim and self.marks:
+            look = replace(look, claim=self.settling.mark(self.conn, look.claim))
         return look
 
     def claim(self, rows: int = 100, size: int = 1 << 24, losses: tuple[int, int] = (0, 0)) -> Claim | None:
@@ -383,11 +388,11 @@ def orphans(conn: Connection[Any]) -> list[int]:
 
 
 def overtaken(conn: Connection[Any]) -> list[int]:
-    """Events in processing in front of which an event of their key waits or is parked as failed."""
+    """Events in flight in front of which an event of their key waits or is parked as failed."""
     found = conn.execute(
-        "SELECT o.id FROM outbox o WHERE o.status = 'processing' AND EXISTS ("
+        "SELECT o.id FROM outbox_leases l JOIN outbox o ON o.id = ANY(l.ids) WHERE EXISTS ("
         "  SELECT FROM outbox p WHERE p.partition_key = o.partition_key AND p.id < o.id"
-        "  AND p.status IN ('pending', 'failed'))"
+        "  AND (p.status = 'failed' OR p.completed_at IS NULL AND p.id <> ALL(l.ids)))"
     )
     return [row[0] for row in found]
 

@@ -176,11 +176,13 @@ def test_the_cursor_of_a_rolled_back_claim_does_not_lose_events(stage: Stage) ->
 
 
 def test_a_claim_in_one_trip_holds_its_locks_until_it_has_claimed(stage: Stage) -> None:
-    """Both statements are one transaction, although nobody said BEGIN: the second waits for a row here."""
+    """Both statements are one transaction, although nobody said BEGIN: the second waits for a lease here."""
     ids = stage.insert("a", 2)
     worker, person = stage.actor(), stage.session()
-    with person.transaction():
-        person.execute("SELECT FROM outbox WHERE id = %s FOR UPDATE", [ids[1]])
+    with person.transaction(force_rollback=True):
+        person.execute(
+            "INSERT INTO outbox_leases VALUES (1, '', now(), now(), 1, '{}', '{}', '{}', '{}', '{}')"
+        )
         claiming = stage.in_background(worker, worker.claim)
         assert not claiming.finished()
         locks = stage.sql.execute(

@@ -81,12 +81,13 @@ def test_every_outcome_is_written_on_its_own_row(stage: Stage, completion: str) 
 
 
 @pytest.mark.parametrize("completion", ["keep", "archive"])
+@pytest.mark.parametrize("marks", [True, False])
 def test_a_completed_event_keeps_its_receipt_and_all_it_was_written_with(
-    stage: Stage, completion: str
+    stage: Stage, completion: str, marks: bool
 ) -> None:
     stage.insert("a", headers='{"h": "1"}', destination="there", payload='{"x": 1.0}', max_attempts=9)
     before = stage.rows()[0]
-    worker = stage.actor(completion=completion)
+    worker = stage.actor(completion=completion, marks=marks)
     claim = worker.must_claim()
     worker.settle(claim, Settlement("complete", receipt="there[3]@1207"))
     table = "outbox" if completion == "keep" else "outbox_archive"

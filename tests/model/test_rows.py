@@ -80,14 +80,15 @@ def _claim_everything(worker: Actor, losses: tuple[int, int]) -> dict[str, list[
 BEFORE = [Row(attempts=attempts, losses=losses) for attempts in (0, 1) for losses in (0, 1, 2)]
 
 
+@pytest.mark.parametrize("marks", [True, False])
 @pytest.mark.parametrize("act", get_args(Act))
-def test_a_settle_leaves_a_row_as_the_model_says(stage: Stage, act: Act) -> None:
-    worker = stage.actor()
+def test_a_settle_leaves_a_row_as_the_model_says(stage: Stage, act: Act, marks: bool) -> None:
+    worker = stage.actor(marks=marks)
     for row in BEFORE:
         position = _insert(stage, "key", row, {})
         claim = worker.must_claim(losses=(row.losses, row.losses))
         assert positions(claim) == [position]
-        assert _as_in_the_model(stage, position) == _claimed(row)
+        assert _as_in_the_model(stage, position) == (_claimed(row) if marks else row)
         worker.settle(claim, Settlement(act, "error", 60.0))
         assert _as_in_the_model(stage, position) == settled_row(_claimed(row), act)
         _clear(stage)
@@ -95,8 +96,11 @@ def test_a_settle_leaves_a_row_as_the_model_says(stage: Stage, act: Act) -> None
 
 @pytest.mark.parametrize("on_exhausted", ["dead_letter", "block"])
 @pytest.mark.parametrize("alone", [True, False])
-def test_a_reap_leaves_a_row_as_the_model_says(stage: Stage, alone: bool, on_exhausted: Any) -> None:
-    worker = stage.actor(on_exhausted=on_exhausted)
+@pytest.mark.parametrize("marks", [True, False])
+def test_a_reap_leaves_a_row_as_the_model_says(
+    stage: Stage, marks: bool, alone: bool, on_exhausted: Any
+) -> None:
+    worker = stage.actor(on_exhausted=on_exhausted, marks=marks)
     world = World("aa", max_attempts=2, losses=3, on_exhausted=on_exhausted)
     for row in BEFORE:
         position = _insert(stage, "key", row, {"max_attempts": 2})

@@ -108,6 +108,8 @@ STALE = {
     "a completed row": settled(1, before="completed", after="pending"),
     "a deleted row": settled(1, after="deleted", by="someone"),
     "a claimer that settles": settled(1, by="claimer"),
+    "a mark of another's lease": settled(1, "marked", of="2-bbbb"),
+    "a keeper that marks": settled(1, "marked", by="keeper"),
 }
 
 

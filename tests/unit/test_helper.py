@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from relay.errors import Overtaken
 from relay.metrics import Metrics
 from relay.scan import Scan
 from relay.store.claim import Claim, Limits, Look
@@ -161,17 +160,6 @@ def test_what_nobody_takes_any_more_is_not_in_flight(scene: Scene) -> None:
     scene.claimed.close()
     scene.intake.take(lambda: look(1))
     assert scene.in_flight.wait_empty(0.0)
-
-
-def test_a_claim_that_was_overtaken_is_told_and_not_in_flight(
-    scene: Scene, caplog: pytest.LogCaptureFixture
-) -> None:
-    def overtaken() -> Look:
-        raise Overtaken("a claim chose 3 events but changed 2")
-
-    assert scene.intake.take(overtaken)[0] is None
-    assert scene.in_flight.wait_empty(0.0)
-    assert "something writes to the outbox without its locks" in caplog.text
 
 
 def test_a_claim_that_fails_is_not_in_flight(scene: Scene) -> None:

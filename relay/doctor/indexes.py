@@ -1,4 +1,4 @@
-"""Indexes that the statements rely on, and indexes that cost claims their HOT updates."""
+"""Indexes that the statements rely on, and indexes that every event has to be taken out of again."""
 
 import re
 
@@ -13,7 +13,7 @@ FAMILY = "indexes"
 
 # Without these nothing can be claimed in time; without the others some chore is slow.
 LANES = ("i_fresh", "i_later", "i_due", "c_event_id")
-CHANGED_BY_CLAIMS = (
+CHANGED_BY_SETTLES = (
     "status",
     "attempts",
     "losses",
@@ -92,13 +92,14 @@ GROUP BY 1 ORDER BY 1
 
 
 def _costly(patient: Patient, ours: set[str]) -> list[Finding]:
-    parameters = {"table": patient.table.oid, "changed": list(CHANGED_BY_CLAIMS), "ours": list(ours)}
+    parameters = {"table": patient.table.oid, "changed": list(CHANGED_BY_SETTLES), "ours": list(ours)}
     return [
         Finding(
             FAMILY,
             "warning",
-            f"the index {row['name']} names {row['columns']}, which every claim changes",
-            "no update of a claim is HOT any more: half the speed, and far more for VACUUM to clean up",
+            f"the index {row['name']} names {row['columns']}, which relays change",
+            "an event that is marked, retried or kept gets another entry in it each time: slower, and more"
+            " for VACUUM to clean up",
             f"DROP INDEX CONCURRENTLY {row['name']};",
         )
         for row in patient.rows(COSTLY, parameters)

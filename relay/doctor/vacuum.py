@@ -1,4 +1,4 @@
-"""Whether dead rows are cleaned up, and whether the tables leave claims the room that they need."""
+"""Whether dead rows are cleaned up."""
 
 from typing import Any
 
@@ -8,7 +8,6 @@ from relay.names import outbox_names
 
 FAMILY = "vacuum"
 TABLES = ("outbox", "leases", "wake", "workers", "pauses", "archive")
-FILLFACTOR = 45
 # So many times what should have started an autovacuum, for so long: it does not keep up.
 OVERDUE = 10
 PATIENCE_SECONDS = 600
@@ -24,8 +23,7 @@ SELECT c.relname AS name, s.n_dead_tup AS dead, greatest(c.reltuples, 0)::bigint
   coalesce((o.options ->> 'autovacuum_vacuum_threshold')::float8,
            current_setting('autovacuum_vacuum_threshold')::float8) AS threshold,
   coalesce((o.options ->> 'autovacuum_vacuum_scale_factor')::float8,
-           current_setting('autovacuum_vacuum_scale_factor')::float8) AS scale,
-  (o.options ->> 'fillfactor')::int AS fillfactor
+           current_setting('autovacuum_vacuum_scale_factor')::float8) AS scale
 FROM pg_class c
 JOIN pg_namespace n ON n.oid = c.relnamespace
 LEFT JOIN pg_stat_all_tables s ON s.relid = c.oid
@@ -87,16 +85,6 @@ def _table(patient: Patient, row: dict[str, Any]) -> list[Finding]:
                 "autovacuum does not keep up: its workers are busy elsewhere or too slow. Claims"
                 " read over dead rows",
                 f"VACUUM (ANALYZE) {table};",
-            )
-        )
-    if row["name"] == patient.name.table and row["fillfactor"] != FILLFACTOR:
-        found.append(
-            Finding(
-                FAMILY,
-                "warning",
-                f"fillfactor of {row['name']} is {row['fillfactor'] or 100}, not {FILLFACTOR}",
-                "claims rewrite whole pages: with less room in them their updates stop being HOT",
-                f"ALTER TABLE {table} SET (fillfactor = {FILLFACTOR});",
             )
         )
     return found

@@ -256,7 +256,8 @@ lease AS MATERIALIZED (SELECT {LEASE} WHERE EXISTS (SELECT FROM cut WHERE tid IS
 taken AS MATERIALIZED (
   SELECT o.ctid AS tid, o.id, o.partition_bucket AS b, o.partition_key AS k, {EVENT}, lease.*
   -- no test of completed_at here: it would let the planner leave the TID scan
-  FROM lease CROSS JOIN {outbox} o WHERE o.ctid = ANY(ARRAY(SELECT tid FROM cut WHERE tid IS NOT NULL))),
+  FROM lease CROSS JOIN {outbox} o WHERE o.ctid = ANY(ARRAY(SELECT tid FROM cut WHERE tid IS NOT NULL))
+  ORDER BY o.id),
 {LEASED}
 {HEADER}
 """

@@ -209,6 +209,23 @@ def test_outboxes_of_two_names_do_not_meet(stage: Stage) -> None:
         assert keys(sales.claim()) == ["a"]
 
 
+@pytest.mark.parametrize("hard", [False, True], ids=["easy", "hard"])
+def test_events_of_a_key_come_in_order_however_their_rows_lie_and_however_many(
+    stage: Stage, hard: bool
+) -> None:
+    ids = [position for key in "ab" for position in stage.insert(key, 600)]
+    stage.sql.execute("UPDATE outbox SET idempotency_key = to_char(100000 - id, 'fm000000')")
+    stage.sql.execute("CLUSTER outbox USING outbox_event_id")
+    if hard:
+        stage.insert("a", available_at=Raw("now() + interval '1 hour'"))
+    claim = stage.actor(marks=False).must_claim(rows=2000)
+    assert sorted(positions(claim)) == ids
+    for key in "ab":
+        lane = [event.position for event in claim.events if event.key == key]
+        assert lane == sorted(lane)
+    assert claim.ids == "{" + ",".join(map(str, positions(claim))) + "}"
+
+
 # How much
 
 

@@ -288,7 +288,7 @@ def test_a_user_that_may_not_see_others_transactions_is_told(guarded: Clinic) ->
 def test_generations_that_would_come_again(any_postgres: int, clinic: Clinic) -> None:
     clinic.sql(
         "INSERT INTO outbox_leases (generation, claimed_by, claimed_at, expires_at, size, buckets, keys,"
-        " firsts, lasts) VALUES (500, 'w', now(), now(), 1, '{1}', '{k}', '{1}', '{1}')"
+        " firsts, lasts, ids) VALUES (500, 'w', now(), now(), 1, '{1}', '{k}', '{1}', '{1}', '{1}')"
     )
     finds_and_fixes(clinic, "generations", "the next generation would be 1, and 500", "error")
     assert clinic.sql("SELECT nextval('outbox_generation')") == [(501 + 2**32,)]

@@ -59,7 +59,7 @@ def test_every_status_is_counted(any_postgres: int, conn: Conn, table: Table) ->
         for index in range(number):
             add(conn, f"{name}-{index}", name)
     conn.execute(
-        "INSERT INTO outbox_leases VALUES (1, 'w1', now(), now(), 2, '{1,2}', '{a,b}', '{1,2}', '{1,2}')"
+        "INSERT INTO outbox_leases VALUES (1, 'w1', now(), now(), 2, '{1,2}', '{a,b}', '{1,2}', '{1,2}', '{1,2}')"
     )
     conn.execute("ANALYZE outbox")
     counts = Counting(table, 100).count(conn)
@@ -69,6 +69,16 @@ def test_every_status_is_counted(any_postgres: int, conn: Conn, table: Table) ->
     assert counts.dead_letter == Count(4)
     assert counts.failed == Count(5)
     assert counts.archived == Count(0)
+
+
+def test_what_is_in_flight_and_does_not_say_so_is_not_counted_as_pending(conn: Conn, table: Table) -> None:
+    for index in range(5):
+        add(conn, f"event-{index}", "pending")
+    conn.execute(
+        "INSERT INTO outbox_leases VALUES (1, 'w1', now(), now(), 2, '{1}', '{a}', '{1}', '{2}', '{1,2}')"
+    )
+    counts = Counting(table, 100).count(conn)
+    assert (counts.pending, counts.processing) == (Count(3), Count(2))
 
 
 def test_an_empty_outbox_has_nothing_and_nothing_is_old(conn: Conn, table: Table) -> None:
@@ -320,8 +330,8 @@ def test_status_names_workers_blocked_keys_pauses_and_breakers(conn: Conn, table
     )
     conn.execute("INSERT INTO outbox_workers (id, status) VALUES ('w0', 'dead')")
     conn.execute(
-        "INSERT INTO outbox_leases VALUES (1, 'w1', now(), now(), 7, '{1}', '{a}', '{1}', '{1}'),"
-        " (2, 'w1', now(), now(), 3, '{1}', '{a}', '{1}', '{1}')"
+        "INSERT INTO outbox_leases VALUES (1, 'w1', now(), now(), 7, '{1}', '{a}', '{1}', '{1}', '{1}', '{1}'),"
+        " (2, 'w1', now(), now(), 3, '{1}', '{a}', '{1}', '{1}', '{1}')"
     )
     conn.execute(
         "INSERT INTO outbox_pauses (scope, value, origin, reason, paused_by, until) VALUES"

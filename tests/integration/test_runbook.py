@@ -80,9 +80,10 @@ FROM (VALUES
   ('order:6', 'OrderSent', 'dead-3', interval '1 hour', interval '0', 'dead_letter', 5, 'unroutable')
 ) seed(key, type, id, age, delay, status, attempts, error);
 INSERT INTO outbox_workers (id, status) VALUES ('worker-1', 'dead');
-INSERT INTO outbox_leases (generation, claimed_by, claimed_at, expires_at, size, buckets, keys, firsts, lasts)
+INSERT INTO outbox_leases
+  (generation, claimed_by, claimed_at, expires_at, size, buckets, keys, firsts, lasts, ids)
 SELECT 7, 'worker-1', now(), now() - interval '1 minute', 1, ARRAY[partition_bucket], ARRAY[partition_key],
-       ARRAY[id], ARRAY[id] FROM outbox WHERE idempotency_key = 'held';
+       ARRAY[id], ARRAY[id], ARRAY[id] FROM outbox WHERE idempotency_key = 'held';
 INSERT INTO outbox_audit (actor, action) VALUES ('ann@desk', 'pause');
 """
 

@@ -59,7 +59,8 @@ def test_every_status_is_counted(any_postgres: int, conn: Conn, table: Table) ->
         for index in range(number):
             add(conn, f"{name}-{index}", name)
     conn.execute(
-        "INSERT INTO outbox_leases VALUES (1, 'w1', now(), now(), 2, '{1,2}', '{a,b}', '{1,2}', '{1,2}', '{1,2}')"
+        "INSERT INTO outbox_leases"
+        " VALUES (1, 'w1', now(), now(), 2, '{1,2}', '{a,b}', '{1,2}', '{1,2}', '{1,2}')"
     )
     conn.execute("ANALYZE outbox")
     counts = Counting(table, 100).count(conn)
@@ -330,7 +331,7 @@ def test_status_names_workers_blocked_keys_pauses_and_breakers(conn: Conn, table
     )
     conn.execute("INSERT INTO outbox_workers (id, status) VALUES ('w0', 'dead')")
     conn.execute(
-        "INSERT INTO outbox_leases VALUES (1, 'w1', now(), now(), 7, '{1}', '{a}', '{1}', '{1}', '{1}', '{1}'),"
+        "INSERT INTO outbox_leases VALUES (1, 'w1', now(), now(), 7, '{1}', '{a}', '{1}', '{1}', '{1}'),"
         " (2, 'w1', now(), now(), 3, '{1}', '{a}', '{1}', '{1}', '{1}')"
     )
     conn.execute(

@@ -27,6 +27,7 @@ from relay.outcome import Publisher
 from relay.plugins import make_publisher
 from relay.settings import Settings
 from relay.worker.registration import Registration
+from relay.worker.relay import spare_the_collector
 from relay.worker.state import Hold
 
 log = logging.getLogger(__name__)
@@ -90,6 +91,7 @@ def _work(pipe: Pipe, job: Job) -> Done:
     if job.does == "raw loop":
         _wait_for_go(pipe)
         return _measured(lambda: raw_loop(job.settings, journal, job.number, job.of, job.stop_after), journal)
+    spare_the_collector()
     publisher = _publisher(job)
     try:
         _wait_for_go(pipe)

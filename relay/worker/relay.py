@@ -124,11 +124,15 @@ class Relay:
         return None
 
 
-def run(settings: Settings, *, until_empty: bool = False, takeover: bool = False) -> int:
-    """Relay until stopped or empty; the exit code."""
-    # Batches come and go by the thousand and hold no cycles: looking for some in them is time lost.
+def spare_the_collector() -> None:
+    """Batches come and go by the thousand and hold no cycles: looking for some in them is time lost."""
     gc.freeze()
     gc.set_threshold(100_000, 20, 20)
+
+
+def run(settings: Settings, *, until_empty: bool = False, takeover: bool = False) -> int:
+    """Relay until stopped or empty; the exit code."""
+    spare_the_collector()
     metrics = Metrics()
     publisher = make_publisher(settings)
     try:

@@ -7,7 +7,7 @@ RelayError                what a user is told in one sentence; the command line 
 ├── InvalidEvent          an event that must not reach the database (raised by `emit`)
 ├── NotInTransaction      an INSERT that would commit by itself (raised by `emit`)
 ├── LeaseLost             a settle found its lease gone: another worker owns the events now
-└── Overtaken             a claim or settle changed fewer rows than it should: rolled back
+└── Overtaken             a settle changed fewer rows than it should: rolled back
 """
 
 

@@ -215,14 +215,14 @@ class Claiming:
         with own_transaction(conn):
             row = self._lock_tail.run(conn, values).fetchone()
             assert row is not None
-            blocks, oldest, locked, buckets, keys, pauses = row
+            blocks, oldest, locked, blocked, buckets, keys, pauses = row
             held = [_Pause(Subject(scope, value), *kind) for scope, value, *kind in pauses or []]
             places = _Places([], locked or [], [], True, buckets or [], keys or [], THE_PAST, False, held)
             rows = self._take(conn, Scan(), limits, places)
         tail.advance(blocks, block_of(oldest) if oldest else None)
         claim, _ = _claimed(rows)
         full = len(places.later_keys) == LATER_ROWS_PER_CLAIM
-        return Look(claim, 0, full=full, blocked=bool(places.locked) and not claim, **_steering(places))
+        return Look(claim, 0, full=full, blocked=blocked or (bool(locked) and not claim), **_steering(places))
 
     def _seen(self, scan: Scan, limits: Limits, places: "_Places", rows: list[Event]) -> Look:
         """Move the scan on behind what was taken."""

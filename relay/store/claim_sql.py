@@ -1,5 +1,7 @@
 """The statements of a claim, two by two. claim.py says what they guarantee together."""
 
+from functools import reduce
+
 LATER_ROWS_PER_CLAIM = 256
 # Heads that a claim looks at, at least: those that are held must not crowd out the others.
 HEADS_PER_CLAIM = 2 * LATER_ROWS_PER_CLAIM
@@ -101,19 +103,18 @@ WITH flying AS MATERIALIZED (SELECT {RUN_IN_FLIGHT} FROM {leases} l CROSS JOIN L
 size AS MATERIALIZED (SELECT n AS blocks, greatest(coalesce(%(tail)s::int8, n - %(reach)s), 0) AS first
   FROM (SELECT pg_relation_size({OUTBOX}) / current_setting('block_size')::int) s(n)),
 found AS MATERIALIZED (
-  SELECT o.partition_bucket AS b, o.partition_key AS k, min(o.id) AS id, min(o.ctid) AS tid FROM {outbox} o
-  WHERE o.ctid >= (SELECT format('(%%s,0)', first)::tid FROM size)
+  SELECT o.partition_bucket AS b, o.partition_key AS k, min(o.id) AS id, max(o.id) AS last,
+         min(o.ctid) AS tid, o.partition_key IN (SELECT f.k FROM flying f) AS blocked
+  FROM {outbox} o WHERE o.ctid >= (SELECT format('(%%s,0)', first)::tid FROM size)
     -- what is pending is not completed; not to say so keeps the planner from the index
     AND o.status = 'pending' AND o.available_at <= o.created_at AND o.partition_bucket = {NEXT_TAIL}
-    AND NOT EXISTS (
-      SELECT FROM flying f WHERE f.k = o.partition_key AND o.id BETWEEN f.first AND f.last)
   GROUP BY o.partition_bucket, o.partition_key),
-tail AS MATERIALIZED (SELECT * FROM found ORDER BY id LIMIT %(later_rows)s),
+tail AS MATERIALIZED (SELECT * FROM found WHERE NOT blocked ORDER BY id LIMIT %(later_rows)s),
 locked AS MATERIALIZED (
   SELECT w.b FROM (SELECT b FROM tail GROUP BY b ORDER BY min(id) LIMIT %(later_buckets)s) w
   WHERE pg_try_advisory_xact_lock(%(namespace)s, w.b))
-SELECT (SELECT blocks FROM size) AS blocks, (SELECT min(tid)::text FROM found) AS oldest,
-       (SELECT array_agg(b) FROM locked) AS locked,
+SELECT (SELECT blocks FROM size) AS blocks, (SELECT min(tid)::text FROM found WHERE NOT blocked) AS oldest,
+       (SELECT array_agg(b) FROM locked) AS locked, {BLOCKED_AT_THE_END} AS blocked,
        array_agg(b ORDER BY id) AS buckets, array_agg(k ORDER BY id) AS keys, {PAUSES} AS pauses
 FROM tail
 """
@@ -188,9 +189,20 @@ BUSY = """busy AS MATERIALIZED (
   SELECT {RUN_IN_FLIGHT} FROM {leases} l CROSS JOIN LATERAL {RUNS_OF_LEASE} WHERE u.b = ANY({LOCKED}))"""
 LATER_IN_BUCKET = "EXISTS (SELECT FROM {outbox} o WHERE {LATER} AND o.partition_bucket = x.b)"
 # Of the keys in flight that were met, whether any has more than what is in flight.
+# Not by a join: that would depend on how few the planner expects.
 BLOCKED = """EXISTS (
-  SELECT FROM (SELECT k, min(id) AS low, max(id) AS high FROM {SEEN} WHERE blocked GROUP BY k) s
-  JOIN busy ON busy.k = s.k WHERE s.low < busy.first OR s.high > busy.last)"""
+  SELECT FROM (
+    SELECT k, {LOW} AS low, {HIGH} AS high, NULL::int8 AS first, NULL::int8 AS last FROM {SEEN} WHERE blocked
+    UNION ALL
+    SELECT k, NULL, NULL, first, last FROM {IN_FLIGHT}) s
+  GROUP BY k HAVING min(low) < min(first) OR max(high) > max(last))"""
+
+
+def blocked(seen: str, low: str, high: str, in_flight: str) -> str:
+    words = {"SEEN": seen, "LOW": low, "HIGH": high, "IN_FLIGHT": in_flight}
+    return reduce(lambda text, word: text.replace(f"{{{word}}}", words[word]), words, BLOCKED)
+
+
 # The lease of what `taken` has. The claim changes nothing else: the rows of a lease are its own.
 LEASED = """written AS (
   INSERT INTO {leases} (
@@ -332,7 +344,8 @@ FRAGMENTS = {
     "RUN_IN_FLIGHT": RUN_IN_FLIGHT,
     "LATER_IN_BUCKET": LATER_IN_BUCKET,
     "WEIGHT": "CASE WHEN blocked THEN 0 ELSE stored END",
-    "BLOCKED_IN_CUT": BLOCKED.replace("{SEEN}", "cut"),
+    "BLOCKED_IN_CUT": blocked("cut", "id", "id", "busy"),
+    "BLOCKED_AT_THE_END": blocked("found", "id", "last", "flying"),
     "LEASED": LEASED,
     "LEASE": LEASE,
     "HEADER": HEADER,

@@ -27,6 +27,12 @@ TAIL_BLOCKS = 256
 # Where nothing is known yet.
 FIRST_TAIL_BLOCKS = 4096
 THE_PAST = (datetime(1, 1, 1, tzinfo=UTC), 0)
+# A backlog is deep whose positions lie so far apart. Of one, a lap takes the oldest part: enough to fill
+# claims from the buckets that one may lock, and not so little that to pass the others costs what it saves.
+DEEP = 1_000_000
+LEAST_OF_DEEP = 250_000
+PART_OF_DEEP = 32
+FOREVER = 2**63 - 1
 
 
 @dataclass
@@ -34,8 +40,11 @@ class Scan:
     start: int = 0
     keys: dict[int, str] = field(default_factory=dict)  # bucket → last key looked at; absent: from its first
     later: tuple[datetime, int] = THE_PAST  # last row looked at among those that waited
+    # Of a deep backlog: take nothing from this position on. Events that were written together lie together,
+    # those of one bucket lie everywhere: to take all of a bucket at once touches every page for each event.
+    horizon: int = FOREVER
     later_rests: bool = False  # keys that waited filled the last claim: the next is for fresh ones alone
-    laps: int = 0  # how often it came around the buckets
+    laps: int = 0  # how often it came around the buckets and left nothing out
     idle: bool = False  # the last look found nothing at all
     width: int = BUCKETS_PER_CLAIM  # how many buckets the next claim is likely to need
 
@@ -50,8 +59,20 @@ class Scan:
         self._go_on_at((buckets[-1] + 1) % BUCKETS if buckets else self.start)
 
     def _go_on_at(self, start: int) -> None:
-        self.laps += start <= self.start
+        if start <= self.start:
+            self._come_around()
         self.start = start
+
+    def _come_around(self) -> None:
+        """A lap under a horizon is none."""
+        self.laps += self.horizon == FOREVER
+        self.horizon = FOREVER
+
+    def took(self, positions: Sequence[int]) -> None:
+        """After a claim that was filled: where it came from a deep backlog, go on with its oldest part."""
+        first, last = min(positions), max(positions)
+        if self.horizon == FOREVER and last - first > DEEP:
+            self.horizon = first + max(LEAST_OF_DEEP, (last - first) // PART_OF_DEEP)
 
     def advance(self, looked: Sequence[int], reached: Sequence[tuple[int, str]], *, full: bool) -> None:
         """Move on after a claim.
@@ -68,7 +89,8 @@ class Scan:
         for bucket in looked:
             if bucket == last:
                 self.keys[bucket] = reached[-1][1]
-                self.laps += bucket < self.start
+                if bucket < self.start:
+                    self._come_around()
                 self.start = bucket
                 return
             self.keys.pop(bucket, None)

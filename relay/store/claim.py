@@ -18,6 +18,7 @@ from datetime import datetime
 from typing import Any, NamedTuple
 
 from psycopg import Connection, RawCursor, sql
+from psycopg.types.numeric import Int8
 
 from relay.event import Event
 from relay.pause import Subject
@@ -25,6 +26,7 @@ from relay.scan import (
     BUCKETS,
     BUCKETS_PER_CLAIM,
     FIRST_TAIL_BLOCKS,
+    FOREVER,
     THE_PAST,
     Scan,
     Tail,
@@ -230,7 +232,7 @@ class Claiming:
         scan.idle = places.empty
         # Behind a cursor is not all of a bucket.
         every_bucket = len(places.fresh) < scan.width and places.looked == places.fresh
-        whole = every_bucket and not scan.keys and not places.more_later
+        whole = every_bucket and not scan.keys and not places.more_later and scan.horizon == FOREVER
         if not places.looked:
             scan.pass_over(places.fresh)
         if not places.locked:
@@ -238,6 +240,8 @@ class Claiming:
         claim, header = _claimed(rows)
         full = header["seen"] >= max(limits.rows, limits.heads) or header["cut"]
         scan.advance(places.looked, header["buckets"], full=full)
+        if full and claim:
+            scan.took([event.position for event in claim.events])
         return Look(
             claim,
             len(places.fresh),
@@ -293,6 +297,7 @@ class Claiming:
 
     def _values(self, scan: Scan, limits: Limits) -> dict[str, Any]:
         return self._fixed | {
+            "horizon": Int8(scan.horizon),
             "cursor_buckets": list(scan.keys),
             "cursor_keys": list(scan.keys.values()),
             "heads": max(limits.rows, limits.heads),

@@ -300,6 +300,7 @@ looked AS (
              AND pg_column_compression(o.payload) IS NULL AS easy,
            o.partition_key AS k, {EVENT}
     FROM {outbox} o WHERE {FRESH} AND o.partition_bucket = x.b AND o.partition_key > x.after
+      AND o.id < %(horizon)s
     ORDER BY o.partition_key, o.id LIMIT %(heads)s) o LIMIT %(heads)s),
 -- What is asked most often comes first: a row is unpacked up to what is asked of it.
 weighed AS MATERIALIZED (

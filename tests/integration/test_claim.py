@@ -6,6 +6,7 @@ from collections.abc import Sequence
 import psycopg
 import pytest
 
+import relay.scan
 from relay.event import Event
 from relay.scan import BUCKETS_PER_CLAIM, Scan, Tail, part_of
 from relay.settlement import Settlement
@@ -224,6 +225,25 @@ def test_events_of_a_key_come_in_order_however_their_rows_lie_and_however_many(
         lane = [event.position for event in claim.events if event.key == key]
         assert lane == sorted(lane)
     assert claim.ids == "{" + ",".join(map(str, positions(claim))) + "}"
+
+
+def test_a_deep_backlog_is_taken_from_its_oldest_events_on_and_to_the_last(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(relay.scan, "DEEP", 1000)
+    monkeypatch.setattr(relay.scan, "LEAST_OF_DEEP", 1500)
+    stage.insert("", 12_000, partition_key=Raw("'key-' || i %% 500"))
+    worker = stage.actor(completion="delete", marks=False)
+    taken: list[int] = []
+    lap = 0
+    while worker.scan.laps < lap + 2:
+        if claim := worker.claim(rows=200):
+            taken += positions(claim)
+            worker.settle(claim)
+            lap = worker.scan.laps
+    assert sorted(taken) == list(range(1, 12_001))
+    first_quarter = taken[:3000]
+    assert sum(position <= 6000 for position in first_quarter) > 2500, "the older ones come first"
 
 
 # How much

@@ -6,7 +6,12 @@ from hypothesis import strategies as st
 from relay.scan import (
     BEHIND,
     BUCKETS,
+    BUCKETS_PER_CLAIM,
     DEAR_LAPS,
+    DEEP,
+    FOREVER,
+    LEAST_OF_DEEP,
+    PART_OF_DEEP,
     PARTS,
     TAIL_BLOCKS,
     Laps,
@@ -39,6 +44,39 @@ def test_a_claim_that_was_cut_goes_on_in_the_same_bucket_behind_the_last_key() -
     assert scan.after(9) == "l"
     assert scan.after(3) == ""
     assert scan.after(12) == "z", "it was not looked at"
+
+
+def test_a_filled_claim_out_of_a_deep_backlog_sets_a_horizon_until_the_scan_comes_around() -> None:
+    scan = Scan(start=1000)
+    scan.took([7, 7 + DEEP])
+    assert scan.horizon == FOREVER, "not deep"
+    scan.took([80 * DEEP, 100, 5 * DEEP])
+    assert scan.horizon == 100 + (80 * DEEP - 100) // PART_OF_DEEP
+    before = scan.horizon
+    scan.took([500 * DEEP, 100])
+    assert scan.horizon == before, "it stays for the rest of the lap"
+    scan.advance([1010], [(1010, "k")], full=True)
+    assert scan.horizon == before
+    scan.advance([1010, BUCKETS - 1], [], full=False)
+    assert (scan.start, scan.horizon) == (0, FOREVER)
+
+
+def test_a_horizon_leaves_enough_to_fill_claims_from_the_buckets_that_one_may_lock() -> None:
+    scan = Scan()
+    scan.took([1, 2 + DEEP])
+    assert scan.horizon == 1 + LEAST_OF_DEEP
+    assert LEAST_OF_DEEP / BUCKETS * BUCKETS_PER_CLAIM > 2 * 4000
+
+
+def test_a_lap_under_a_horizon_is_none() -> None:
+    scan = Scan(start=5)
+    scan.took([1, 9 * DEEP])
+    scan.advance([5, 1000], [], full=False)
+    scan.advance([3], [(3, "k")], full=True)
+    assert (scan.laps, scan.horizon) == (0, FOREVER)
+    scan.advance([3, 1000], [], full=False)
+    scan.advance([2], [(2, "k")], full=True)
+    assert scan.laps == 1
 
 
 def test_a_claim_filled_by_those_that_waited_leaves_the_next_to_fresh_ones() -> None:

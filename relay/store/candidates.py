@@ -17,7 +17,7 @@ from psycopg.rows import class_row
 from relay.errors import SettingsError
 from relay.scan import BUCKETS_PER_CLAIM
 from relay.store.claim_sql import FRESH, LATER
-from relay.store.conditions import Status, conditions
+from relay.store.conditions import IN_FLIGHT, Status, conditions
 from relay.store.connection import Table, transaction
 from relay.store.sqltext import fill
 
@@ -125,7 +125,7 @@ def matching(action: Action, which: Filter) -> str:
 FIND = """
 SELECT o.partition_bucket AS bucket, o.partition_key AS key, o.id AS position, o.idempotency_key AS event_id,
        o.parked_at
-FROM {outbox} o WHERE {ROWS} AND {AFTER} AND {MATCHING} ORDER BY {ORDER} LIMIT %(rows)s
+FROM {outbox} o WHERE {ROWS} AND {AFTER} AND {MATCHING} AND {AT_REST} ORDER BY {ORDER} LIMIT %(rows)s
 """
 
 
@@ -165,6 +165,8 @@ def _round(
         ORDER=source.order,
         AFTER="true" if place is None else source.after,
         MATCHING=matching(action, which),
+        # A redrive is told of what is in flight when it gets there, and why; a skip is not for it.
+        AT_REST="true" if action == "retry" else f"NOT {IN_FLIGHT}",
     )
     bound = which.parameters() | {"statuses": list(which.statuses(action)), "rows": rows} | (place or {})
     with transaction(conn):

@@ -5,7 +5,7 @@ due rows directly behind it, never past one that is not due. Two statements, bec
 snapshot must be younger than the locks that the first one takes.
 
 A claim writes one row, its lease. The rows of its events stay as they are: the settle changes them, and so do
-the reaper and mark.py, always through the lease.
+the reaper and a mark, always through the lease.
 
 Where nothing waits and nothing is held, which is nearly always, shorter statements do. The second takes
 all it needs from what the first has left in the transaction, so they travel together: a claim is one trip.

@@ -113,7 +113,7 @@ tail AS MATERIALIZED (SELECT * FROM found WHERE NOT blocked ORDER BY id LIMIT %(
 locked AS MATERIALIZED (
   SELECT w.b FROM (SELECT b FROM tail GROUP BY b ORDER BY min(id) LIMIT %(later_buckets)s) w
   WHERE pg_try_advisory_xact_lock(%(namespace)s, w.b))
-SELECT (SELECT blocks FROM size) AS blocks, (SELECT min(tid)::text FROM found WHERE NOT blocked) AS oldest,
+SELECT (SELECT blocks FROM size) AS blocks, (SELECT min(tid)::text FROM found) AS oldest,
        (SELECT array_agg(b) FROM locked) AS locked, {BLOCKED_AT_THE_END} AS blocked,
        array_agg(b ORDER BY id) AS buckets, array_agg(k ORDER BY id) AS keys, {PAUSES} AS pauses
 FROM tail

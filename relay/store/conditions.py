@@ -5,6 +5,12 @@ from typing import Literal, TypeAlias
 
 Status: TypeAlias = Literal["pending", "processing", "completed", "dead_letter", "failed"]
 
+# An event is in flight when a lease names it; its row says so only where that lasts.
+IN_FLIGHT = "o.id IN (SELECT unnest(l.ids) FROM {leases} l)"
+STATUS = f"CASE WHEN o.status = 'pending' AND {IN_FLIGHT} THEN 'processing' ELSE o.status::text END"
+PENDING = f"o.status = 'pending' AND o.completed_at IS NULL AND NOT {IN_FLIGHT}"
+PROCESSING = f"o.completed_at IS NULL AND (o.status = 'processing' OR o.status = 'pending' AND {IN_FLIGHT})"
+
 _KEY = "o.partition_key = %(key)s AND o.partition_bucket = (hashtextextended(%(key)s::text, 0) & 1023)::int"
 
 

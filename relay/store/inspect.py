@@ -13,7 +13,7 @@ from psycopg.rows import dict_row
 
 from relay.pause import Subject
 from relay.reading import Count
-from relay.store.conditions import Status, conditions
+from relay.store.conditions import PENDING, PROCESSING, STATUS, Status, conditions
 from relay.store.connection import Table
 from relay.store.counting import Counting
 from relay.store.limits import limited
@@ -106,16 +106,17 @@ class Filters:
 
 # The conditions on completed_at and parked_at follow from the status: they let an index find the rows.
 _WHERE: dict[str, str] = {
-    "pending": "o.status = 'pending' AND o.completed_at IS NULL",
-    "processing": "o.status = 'processing' AND o.completed_at IS NULL",
+    "pending": PENDING,
+    "processing": PROCESSING,
     "failed": "o.status = 'failed' AND o.parked_at IS NOT NULL",
     "dead_letter": "o.status = 'dead_letter' AND o.parked_at IS NOT NULL",
     "completed": "o.status = 'completed' AND o.completed_at >= coalesce(%(since)s::timestamptz, '-infinity')",
 }
 EVENTS = """
-SELECT o.id AS position, o.idempotency_key AS event_id, o.partition_key AS key, o.event_type, o.status::text,
-       o.attempts, o.max_attempts, o.created_at, nullif(o.available_at, 'infinity') AS available_at,
-       o.completed_at, o.parked_at, o.last_error, o.receipt
+SELECT o.id AS position, o.idempotency_key AS event_id, o.partition_key AS key, o.event_type,
+       {STATUS} AS status, o.attempts, o.max_attempts, o.created_at,
+       nullif(o.available_at, 'infinity') AS available_at, o.completed_at, o.parked_at, o.last_error,
+       o.receipt
 FROM {outbox} o WHERE {WHERE} ORDER BY o.id DESC LIMIT %(limit)s
 """
 
@@ -128,7 +129,7 @@ def events(conn: Connection[Any], table: Table, filters: Filters) -> list[Row]:
     )
     if filters.before is not None:
         where.append("o.id < %(before)s")
-    statement = fill(EVENTS, table.name, WHERE=" AND ".join(where) or "true")
+    statement = fill(EVENTS, table.name, STATUS=STATUS, WHERE=" AND ".join(where) or "true")
     with limited(
         conn, LIST_SECONDS, "listing events", "narrow it by --status, --key or --since", seqscan=True
     ):
@@ -137,15 +138,15 @@ def events(conn: Connection[Any], table: Table, filters: Filters) -> list[Row]:
 
 _COLUMNS = """
 id AS position, idempotency_key AS event_id, partition_key AS key, partition_bucket AS bucket, event_type,
-destination, status::text, attempts, max_attempts, losses, created_at,
+destination, {STATUS} AS status, attempts, max_attempts, losses, created_at,
 nullif(available_at, 'infinity') AS available_at, claimed_by, claimed_at,
 lease_expires_at, lease_generation, completed_at, parked_at, redriven_at, last_error, receipt, headers,
 payload::text
 """
 SHOW = """
-SELECT {COLUMNS}, false AS archived FROM {outbox} WHERE idempotency_key = %(event_id)s
+SELECT {COLUMNS}, false AS archived FROM {outbox} o WHERE idempotency_key = %(event_id)s
 UNION ALL
-(SELECT {COLUMNS}, true FROM {archive} WHERE idempotency_key = %(event_id)s ORDER BY completed_at DESC)
+(SELECT {ARCHIVED}, true FROM {archive} WHERE idempotency_key = %(event_id)s ORDER BY completed_at DESC)
 LIMIT 1
 """
 
@@ -155,7 +156,8 @@ def show(conn: Connection[Any], table: Table, event_id: str) -> Row | None:
     with limited(
         conn, LIST_SECONDS, "looking for the event", "try again when it is less busy", seqscan=False
     ):
-        rows = _all(conn, fill(SHOW, table.name, COLUMNS=_COLUMNS), {"event_id": event_id})
+        columns = {"ARCHIVED": _COLUMNS.replace("{STATUS}", "status::text"), "COLUMNS": _COLUMNS}
+        rows = _all(conn, fill(SHOW, table.name, **columns, STATUS=STATUS), {"event_id": event_id})
     return rows[0] if rows else None
 
 

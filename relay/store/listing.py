@@ -14,7 +14,7 @@ from psycopg import Connection
 from psycopg.rows import dict_row
 
 from relay.reading import Count
-from relay.store.conditions import Status, conditions
+from relay.store.conditions import PENDING, PROCESSING, STATUS, Status, conditions
 from relay.store.connection import Table
 from relay.store.limits import TooSlow, limited
 from relay.store.sqltext import fill, regclass
@@ -53,14 +53,14 @@ class Page:
 
 
 _STATUS: dict[Status, str] = {
-    "pending": "o.status = 'pending' AND o.completed_at IS NULL",
-    "processing": "o.status = 'processing' AND o.completed_at IS NULL",
+    "pending": PENDING,
+    "processing": PROCESSING,
     "completed": "o.status = 'completed' AND o.completed_at IS NOT NULL",
     "failed": "o.status = 'failed' AND o.parked_at IS NOT NULL",
     "dead_letter": "o.status = 'dead_letter' AND o.parked_at IS NOT NULL",
 }
-_COLUMNS = """o.id AS position, o.idempotency_key AS event_id, o.partition_key AS key, o.event_type,
-  o.status::text, o.attempts, o.max_attempts, o.created_at,
+_COLUMNS = f"""o.id AS position, o.idempotency_key AS event_id, o.partition_key AS key, o.event_type,
+  {STATUS} AS status, o.attempts, o.max_attempts, o.created_at,
   nullif(o.available_at, 'infinity') AS available_at, o.completed_at, o.parked_at,
   left(o.last_error, 300) AS last_error, o.receipt"""
 

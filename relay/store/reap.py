@@ -25,18 +25,21 @@ _ATTEMPTS = "(o.attempts + {UNCOUNTED})"
 _SPENT = "(f.size = 1 AND {ATTEMPTS} >= o.max_attempts)"
 _BACKOFF = "least(power(2, least(o.losses, 12)), 3600) * (0.5 + random() / 2)"
 
+# In an earlier statement than the rest, whose snapshot must be younger than the locks: a mark that was
+# committed just before has moved the rows.
+VICTIMS = """
+SELECT generation FROM {leases}
+WHERE expires_at <= clock_timestamp() OR claimed_by = ANY(%(gone)s::text[])
+ORDER BY generation LIMIT %(leases)s FOR UPDATE SKIP LOCKED
+"""
 REAP = """
-WITH victim AS MATERIALIZED (
-  SELECT generation FROM {leases}
-  WHERE expires_at <= clock_timestamp() OR claimed_by = ANY(%(gone)s::text[])
-  ORDER BY generation LIMIT %(leases)s FOR UPDATE SKIP LOCKED),
-lost AS (
-  DELETE FROM {leases} WHERE generation = ANY(ARRAY(SELECT generation FROM victim))
+WITH lost AS (
+  DELETE FROM {leases} WHERE generation = ANY(%(victims)s::int8[])
   RETURNING generation, claimed_by, claimed_at, size, buckets, keys, firsts, lasts, ids),
 own AS MATERIALIZED (SELECT l.generation, own.id FROM lost l CROSS JOIN LATERAL unnest(l.ids) own(id)),
 found AS MATERIALIZED (
   SELECT l.generation, l.claimed_by, l.claimed_at, l.size, run.tid FROM lost l {RUNS}
-  JOIN own ON own.generation = l.generation AND own.id = run.id),
+  WHERE (l.generation, run.id) IN (SELECT own.generation, own.id FROM own)),
 taken_back AS (
   UPDATE {outbox} o SET
     status = CASE WHEN {SPENT} THEN %(exhausted)s ELSE 'pending' END::{status},
@@ -51,6 +54,7 @@ taken_back AS (
     last_error = 'lease lost: ' || f.claimed_by || ' vanished or took too long while publishing',
     claimed_by = NULL, claimed_at = f.claimed_at, lease_generation = f.generation, lease_expires_at = NULL
   FROM found f WHERE o.ctid = f.tid
+    AND (o.status = 'pending' OR o.status = 'processing' AND o.lease_generation = f.generation)
   RETURNING o.parked_at IS NOT NULL AS parked)
 SELECT (SELECT count(*) FROM lost), (SELECT coalesce(sum(size), 0) FROM lost),
        count(*), count(*) FILTER (WHERE parked) FROM taken_back
@@ -68,13 +72,16 @@ class Reaped:
 class Reaping:
     def __init__(self, table: Table, on_exhausted: str) -> None:
         self._reap = fill(REAP, table.name, **FRAGMENTS, SPENT=_SPENT, ATTEMPTS=_ATTEMPTS, BACKOFF=_BACKOFF)
+        self._victims = fill(VICTIMS, table.name)
         self._exhausted = "failed" if on_exhausted == "block" else "dead_letter"
 
     def reap(self, conn: Connection[Any], gone: Sequence[str] = ()) -> Reaped:
         """Take back a few leases that expired or belong to the workers `gone`."""
         with transaction(conn):
-            row = conn.execute(
-                self._reap, {"gone": list(gone), "leases": LEASES_PER_REAP, "exhausted": self._exhausted}
-            ).fetchone()
+            found = conn.execute(self._victims, {"gone": list(gone), "leases": LEASES_PER_REAP}).fetchall()
+            if not found:
+                return Reaped(0, 0, 0, 0)
+            victims = [generation for (generation,) in found]
+            row = conn.execute(self._reap, {"victims": victims, "exhausted": self._exhausted}).fetchone()
         assert row is not None
         return Reaped(*row)

@@ -19,6 +19,7 @@ from psycopg import Connection
 from relay.errors import RelayError
 from relay.store.candidates import Action, Candidate, Filter, batches, matching, sources
 from relay.store.claim_sql import RUN_IN_FLIGHT, RUNS_OF_LEASE
+from relay.store.conditions import IN_FLIGHT, STATUS
 from relay.store.connection import Table, transaction
 from relay.store.sqltext import fill, storable
 
@@ -58,7 +59,7 @@ found AS MATERIALIZED (
 SELECT count(*), count(busy.k) FROM found f LEFT JOIN busy ON {IN_FLIGHT}
 """
 NAMED = """
-SELECT u.id, coalesce(o.status::text, 'unknown'), coalesce({MATCHING}, false)
+SELECT u.id, coalesce({STATUS}, 'unknown'), coalesce({MATCHING} AND NOT {UNDER_WAY}, false)
 FROM unnest(%(ids)s::text[]) u(id) LEFT JOIN {outbox} o ON o.idempotency_key = u.id
 """
 # No two leases name one key. A redrive minds the key, a skip the event itself.
@@ -99,7 +100,8 @@ def preview(
 
 def _others(conn: Connection[Any], table: Table, action: Action, which: Filter) -> dict[str, str]:
     bound = which.parameters() | {"statuses": list(which.statuses(action))}
-    rows = conn.execute(fill(NAMED, table.name, MATCHING=matching(action, which)), bound)
+    words = {"STATUS": STATUS, "UNDER_WAY": IN_FLIGHT, "MATCHING": matching(action, which)}
+    rows = conn.execute(fill(NAMED, table.name, **words), bound)
     return {event_id: status for event_id, status, matches in rows if not matches}
 
 

@@ -89,11 +89,12 @@ WITH lease AS (
   WHERE generation = %(generation)s AND claimed_by = %(worker)s AND expires_at > clock_timestamp()
   FOR UPDATE),
 act AS MATERIALIZED (
-  SELECT u.*, lease.* FROM lease CROSS JOIN LATERAL unnest(%(tids)s::tid[], %(ids)s::int8[]) u(tid, id)),
+  SELECT u.*, lease.* FROM lease
+  CROSS JOIN LATERAL unnest(%(tids)s::tid[], %(ids)s::int8[]) WITH ORDINALITY u(tid, id, n)),
 settled AS (
   UPDATE {outbox} o SET {CLAIMED}, status = 'processing', lease_expires_at = act.expires_at
-  FROM act WHERE {PLACE} AND o.status = 'pending' RETURNING o.ctid AS tid, o.id)
-SELECT array_agg(tid ORDER BY id)::text, {SHORT}
+  FROM act WHERE {PLACE} AND o.status = 'pending' RETURNING o.ctid AS tid, act.n)
+SELECT array_agg(tid ORDER BY n)::text, {SHORT}
 FROM (SELECT (SELECT size FROM lease) AS size, (SELECT count(*) FROM settled) AS changed) c, settled
 GROUP BY size, changed
 """

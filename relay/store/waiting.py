@@ -12,6 +12,7 @@ from psycopg.rows import dict_row
 from relay.pause import Subject
 from relay.store.claim import destination_expression
 from relay.store.claim_sql import FRESH, LATER, SUBJECT_OF_HELD, SUBJECT_OF_ONLY
+from relay.store.conditions import STATUS
 from relay.store.connection import Table
 from relay.store.limits import TooSlow, limited
 from relay.store.sqltext import fill
@@ -34,8 +35,8 @@ _BEHIND = """(SELECT count(*) FROM (
     SELECT FROM {outbox} b WHERE b.completed_at IS NULL AND b.available_at > b.created_at
       AND b.partition_bucket = o.partition_bucket AND b.partition_key = o.partition_key AND b.id > o.id
     LIMIT 1001) x)"""
-_HEAD = """o.partition_key AS key, o.idempotency_key AS event_id, o.event_type, o.status::text, o.attempts,
-  o.max_attempts, o.created_at, nullif(o.available_at, 'infinity') AS available_at,
+_HEAD = f"""o.partition_key AS key, o.idempotency_key AS event_id, o.event_type, {STATUS} AS status,
+  o.attempts, o.max_attempts, o.created_at, nullif(o.available_at, 'infinity') AS available_at,
   o.available_at <= now() AS due, o.parked_at, o.claimed_by, left(o.last_error, 300) AS last_error"""
 # Heads that wait or have waited, the soonest first; those that have failed come last.
 HEADS = """

@@ -3,7 +3,7 @@
 import pytest
 
 from relay.settlement import Settlement
-from tests.integration.store_kit import LOST_ONCE, RELEASE, Stage, positions
+from tests.integration.store_kit import LOST_ONCE, RELEASE, Raw, Stage, held, positions
 
 pytestmark = pytest.mark.usefixtures("any_postgres")
 
@@ -84,6 +84,47 @@ def test_rows_that_have_moved_stay_unmarked_and_are_settled_all_the_same(
     assert {status for _, status in stage.statuses()} == {"pending"}
     worker.settle(claim)
     assert {status for _, status in stage.statuses()} == {"completed"}
+
+
+@pytest.mark.parametrize("completion", ["keep", "delete", "archive"])
+def test_a_large_claim_is_settled_at_once_where_a_mark_has_left_it(
+    stage: Stage, completion: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    stage.insert("", 1200, partition_key=Raw("'key-' || i %% 50"))
+    worker = stage.actor(completion=completion)
+    claim = worker.must_claim(rows=2000)
+    assert len(claim.events) == 1200
+    assert {status for _, status in stage.statuses()} == {"processing"}
+    worker.settle(claim, [Settlement("complete", receipt=event.event_id) for event in claim.events])
+    assert caplog.text == ""
+    if completion != "delete":
+        table = "outbox" if completion == "keep" else "outbox_archive"
+        assert stage.value(f"SELECT count(*) FROM {table} WHERE receipt = idempotency_key") == 1200
+
+
+def test_a_mark_that_meets_a_reap_waits_and_changes_nothing(stage: Stage) -> None:
+    stage.insert("a", 3)
+    worker, reaper = stage.actor("worker", marks=False), stage.actor("reaper")
+    claim = worker.must_claim()
+    with held(reaper, "WITH lost", lambda: reaper.reap(gone=["worker"])) as reaping:
+        marking = stage.in_background(worker, lambda: worker.settling.mark(worker.conn, claim))
+        assert not marking.finished()
+    assert reaping.result().events == 3
+    assert marking.result() == claim
+    assert [row["status"] for row in stage.rows()] == ["pending"] * 3
+    assert stage.leases() == []
+
+
+def test_a_reap_finds_rows_that_were_marked_after_it_began(stage: Stage) -> None:
+    """Its locks come first: what a mark has moved by then is seen where it is."""
+    stage.insert("a", 3)
+    worker, reaper = stage.actor("worker", marks=False), stage.actor("reaper")
+    claim = worker.must_claim()
+    with reaper.conn.transaction():
+        reaper.conn.execute("SELECT FROM outbox")
+        worker.settling.mark(worker.conn, claim)
+        assert reaper.reap(gone=["worker"]).events == 3
+    assert [row["status"] for row in stage.rows()] == ["pending"] * 3
 
 
 def test_a_mark_that_was_made_is_not_made_again(stage: Stage) -> None:

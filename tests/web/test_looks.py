@@ -123,13 +123,13 @@ def test_a_role_that_only_reads_sees_the_newest_too(database: str, look: Look) -
     insert(conn, "order:1", 3)
     conn.execute("DROP ROLE IF EXISTS pages_reader")
     conn.execute("CREATE ROLE pages_reader")
-    conn.execute("GRANT SELECT ON outbox TO pages_reader")
+    conn.execute("GRANT SELECT ON outbox, outbox_leases TO pages_reader")
     conn.execute("SET ROLE pages_reader")
     try:
         assert [row["position"] for row in listing.page(conn, table, Query()).events] == [3, 2, 1]
     finally:
         conn.execute("RESET ROLE")
-        conn.execute("REVOKE ALL ON outbox FROM pages_reader")
+        conn.execute("REVOKE ALL ON outbox, outbox_leases FROM pages_reader")
         conn.execute("DROP ROLE pages_reader")
 
 

@@ -3,6 +3,9 @@
 import pytest
 
 from relay.settlement import Settlement
+from relay.store import listing, waiting
+from relay.store.inspect import Filters, events, show
+from relay.store.listing import Query
 from tests.integration.store_kit import LOST_ONCE, RELEASE, Raw, Stage, held, positions
 
 pytestmark = pytest.mark.usefixtures("any_postgres")
@@ -125,6 +128,26 @@ def test_a_reap_finds_rows_that_were_marked_after_it_began(stage: Stage) -> None
         worker.settling.mark(worker.conn, claim)
         assert reaper.reap(gone=["worker"]).events == 3
     assert [row["status"] for row in stage.rows()] == ["pending"] * 3
+
+
+@pytest.mark.parametrize("marks", [True, False])
+def test_lists_tell_what_is_in_flight_whether_its_row_says_so_or_not(stage: Stage, marks: bool) -> None:
+    taken, behind = stage.insert("a", 2)
+    worker = stage.actor(marks=marks)
+    worker.must_claim(rows=1)
+    conn, table = worker.conn, worker.table
+    for status, expected in (("processing", [taken]), ("pending", [behind])):
+        found = events(conn, table, Filters(status=status))  # type: ignore[arg-type]
+        assert [(row["position"], row["status"]) for row in found] == [(expected[0], status)]
+        for query in (Query(status=status), Query(status=status, key="a")):  # type: ignore[arg-type]
+            page = listing.page(conn, table, query)
+            assert [(row["position"], row["status"]) for row in page.events] == [(expected[0], status)]
+        shown = show(conn, table, stage.row(expected[0])["idempotency_key"])
+        assert shown is not None
+        assert shown["status"] == status
+    head = waiting.lane_of(conn, table, "a", behind)
+    assert head is not None
+    assert (head["status"], head["ahead"]) == ("processing", 1)
 
 
 def test_a_mark_that_was_made_is_not_made_again(stage: Stage) -> None:

@@ -107,11 +107,14 @@ def test_an_event_that_waits_for_its_retry_is_retried_now_only_if_it_is_named(st
 
 
 @pytest.mark.usefixtures("any_postgres")
-def test_an_event_whose_key_is_in_flight_is_left_out_and_the_others_are_not(stage: Stage) -> None:
+@pytest.mark.parametrize("marks", [True, False])
+def test_an_event_whose_key_is_in_flight_is_left_out_and_the_others_are_not(
+    stage: Stage, marks: bool
+) -> None:
     (dead,) = park(stage, "a", "dead_letter")
     (other,) = park(stage, "b", "dead_letter")
     stage.insert("a", 1)
-    stage.actor().must_claim()
+    stage.actor(marks=marks).must_claim()
     assert looked(stage, Filter()) == Preview(events=1, in_flight=1, exact=True)
     assert retried(stage, Filter()) == Progress(changed=1, in_flight=1)
     assert stage.row(dead)["status"] == "dead_letter"

@@ -98,6 +98,7 @@ def test_the_oldest_pending_events_are_those_that_could_go_out(conn: Conn) -> No
 def test_what_a_key_waits_for_comes_first(conn: Conn) -> None:
     found = conn.execute(query("What a key waits for")).fetchall()
     assert [(row["event_id"], row["last_error"]) for row in found] == [("late", "timeout"), ("behind", None)]
+    assert [row["in_flight_with"] for row in found] == [None, None]
 
 
 def test_leases_that_ran_out_are_found_with_their_worker(conn: Conn) -> None:

@@ -48,8 +48,9 @@ def test_pending_events_are_skipped_fresh_and_waiting_ones_alike(stage: Stage) -
 
 
 @pytest.mark.usefixtures("any_postgres")
-def test_what_is_in_flight_is_left_out_and_what_waits_behind_it_is_skipped(stage: Stage) -> None:
-    worker = stage.actor()
+@pytest.mark.parametrize("marks", [True, False])
+def test_what_is_in_flight_is_left_out_and_what_waits_behind_it_is_skipped(stage: Stage, marks: bool) -> None:
+    worker = stage.actor(marks=marks)
     stage.insert("a", 3)
     claim = worker.must_claim(rows=1)
     operator = stage.actor("operator")
@@ -110,18 +111,20 @@ def test_it_asks_for_a_reason(stage: Stage) -> None:
 
 
 @command
-def test_an_event_in_flight_is_refused_by_its_name(stage: Stage) -> None:
+@pytest.mark.parametrize("marks", [True, False])
+def test_an_event_in_flight_is_refused_by_its_name(stage: Stage, marks: bool) -> None:
     stage.insert("a", 1, idempotency_key="evt-1")
-    stage.actor().must_claim()
+    stage.actor(marks=marks).must_claim()
     assert failure(invoke("skip", "evt-1", "--reason", "x")) == (
         "event evt-1 is in flight: see what becomes of it with 'relay show evt-1'"
     )
 
 
 @command
-def test_by_filter_events_in_flight_are_counted(stage: Stage) -> None:
+@pytest.mark.parametrize("marks", [True, False])
+def test_by_filter_events_in_flight_are_counted(stage: Stage, marks: bool) -> None:
     stage.insert("a", 3)
-    stage.actor().must_claim(rows=1)
+    stage.actor(marks=marks).must_claim(rows=1)
     said = answer("skip", "--key", "a", "--reason", "x", "--dry-run")
     assert (said["matched"], said["in_flight"]) == (2, 1)
     result = invoke("skip", "--key", "a", "--reason", "x")

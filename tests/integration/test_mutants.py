@@ -570,6 +570,10 @@ def mutants() -> Iterator[Mutant]:
         an_event_was_parked_by_hand,
         lambda: reap_of(
             (
+                "AND (o.status = 'pending' OR o.status = 'processing' AND o.lease_generation = f.generation)",
+                "",
+            ),
+            (
                 "**FRAGMENTS",
                 "**{w: text.replace(\"o.status = 'pending'\", 'true') for w, text in FRAGMENTS.items()}",
             ),

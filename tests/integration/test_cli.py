@@ -251,7 +251,7 @@ def test_a_missing_permission_names_the_grant_that_helps(stranger: str, database
         conn.execute(sql.SQL("GRANT SELECT ON outbox_versions, inbox_dedupe_versions TO {}").format(user))
         said = failure(invoke("events", "--database-url", stranger))
         assert said.startswith('permission denied for table outbox: GRANT SELECT ON "outbox" TO')
-        conn.execute(sql.SQL("GRANT SELECT ON outbox TO {}").format(user))
+        conn.execute(sql.SQL("GRANT SELECT ON outbox, outbox_leases TO {}").format(user))
     assert invoke("events", "--database-url", stranger).exit_code == 0
 
 

@@ -55,6 +55,7 @@ from relay.store.sqltext import Statement, fill, regclass, verbatim
 
 # Where a claim met events that are not easy, so many looks do not count on it.
 HARD_LOOKS = 16
+# Claims of so many events at most come in the order of their positions.
 IN_ORDER = 500
 
 

@@ -156,15 +156,13 @@ def an_event_was_tried_before(stage: Stage) -> list[Any]:
 
 def an_event_that_waits_is_committed_between_the_two_statements(stage: Stage) -> list[Any]:
     """The bucket was plain when it was locked."""
-    writer = stage.session()
-    with writer.transaction():
-        stage.insert("a", 1, writer, available_at=IN_AN_HOUR)
-        stage.insert("a", 2)
-        worker = stage.actor()
-        claiming = held(worker, "WITH busy", worker.claim)
-        background = claiming.__enter__()
-    claiming.__exit__(None, None, None)
-    background.result()
+    writer, worker = stage.session(), stage.actor()
+    writer.execute("BEGIN")
+    stage.insert("a", 1, writer, available_at=IN_AN_HOUR)
+    stage.insert("a", 2)
+    with held(worker, "WITH busy", worker.claim) as claiming:
+        writer.execute("COMMIT")
+    claiming.result()
     return overtaken(stage.sql)
 
 

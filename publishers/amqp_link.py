@@ -21,7 +21,7 @@ from pika.exceptions import AMQPConnectionError, ChannelClosedByBroker
 from publishers import classify
 from publishers.amqp_errors import Lost, explain
 from publishers.amqp_flight import Flight
-from publishers.amqp_properties import Properties, Unsendable
+from publishers.amqp_frames import Frames, HeadersOf, Unsendable
 from publishers.classify import Trouble
 from relay.outcome import Refused
 
@@ -29,21 +29,16 @@ log = logging.getLogger(__name__)
 
 GOODBYE_SECONDS = 1.5
 CLOSE_SECONDS = 3.0
-
-
-class _Connection(pika.SelectConnection):  # type: ignore[misc]
-    def _output_marshaled_frames(self, frames: list[bytes]) -> None:
-        # A message is three frames or more, and the client would make a system call for each.
-        super()._output_marshaled_frames([b"".join(frames)])
+WRITE_BYTES = 1 << 16  # that go to the socket at once, at least where there are so many
 
 
 class Link:
-    def __init__(self, parameters: Any, confirm_seconds: float, properties: Properties) -> None:
+    def __init__(self, parameters: Any, confirm_seconds: float, headers_of: HeadersOf) -> None:
         self.lost: Lost | None = None
         self._parameters = parameters
         self._where = f"RabbitMQ at {parameters.host}:{parameters.port}"
         self._confirm_seconds = confirm_seconds
-        self._properties = properties
+        self._headers_of = headers_of
         self._lock = threading.Lock()
         self._opened = threading.Event()
         self._over = threading.Event()
@@ -51,8 +46,8 @@ class Link:
         self._loop = IOLoop()
         self._connection: Any = None
         self._channel: Any = None
+        self._frames: Frames | None = None  # of that channel
         self._tag = 0
-        self._frame_max = 0
         self._blocked: str | None = None
         self._oldest: object = None
         self._oldest_since = 0.0
@@ -109,7 +104,7 @@ class Link:
 
     def _run(self) -> None:
         try:
-            self._connection = _Connection(
+            self._connection = pika.SelectConnection(
                 self._parameters,
                 on_open_callback=self._on_open,
                 on_open_error_callback=self._on_closed,
@@ -129,7 +124,6 @@ class Link:
             self._loop.start()  # until the socket is closed
 
     def _on_open(self, connection: Any) -> None:
-        self._frame_max = connection.params.frame_max
         connection.add_on_connection_blocked_callback(self._on_blocked)
         connection.add_on_connection_unblocked_callback(self._on_unblocked)
         self._open_channel()
@@ -145,33 +139,43 @@ class Link:
         channel.confirm_delivery(self._on_confirm, callback=partial(self._on_confirming, channel))
 
     def _on_confirming(self, channel: Any, _frame: Any) -> None:
+        self._frames = Frames(self._headers_of, channel.channel_number, channel.connection.params.frame_max)
         self._channel, self._tag = channel, 0
         self._opened.set()
         self._pump()
 
     def _pump(self) -> None:
         """Send what may be sent."""
-        flight, channel = self._flight, self._channel
-        if flight is None or channel is None or self._blocked is not None:
+        flight, channel, frames = self._flight, self._channel, self._frames
+        if flight is None or channel is None or frames is None or self._blocked is not None:
             return
+        ready: list[bytes] = []
+        size = 0
         while (message := flight.take()) is not None:
-            event = message.event
             try:
-                properties = self._properties(event, self._frame_max)
+                written = frames.message(message.event, message.exchange, message.routing_key)
             except Unsendable as error:
                 message.fail(Refused(str(error)))
                 continue
-            channel.basic_publish(
-                message.exchange, message.routing_key, event.payload, properties, mandatory=True
-            )
+            ready.append(written)
+            size += len(written)
             self._tag += 1
             flight.unconfirmed[self._tag] = message
+            if size >= WRITE_BYTES or message is flight.probe:
+                self._write(ready)
+                ready, size = [], 0
             if message is flight.probe:
                 # Any question will do: its answer comes after the broker has looked for the exchange.
                 channel.basic_qos(callback=partial(self._on_passed, flight))
+        self._write(ready)
         if flight.done:
             self._flight = None
             self._over.set()
+
+    def _write(self, ready: list[bytes]) -> None:
+        if ready:
+            # The client's public way takes one message at a time, and a system call for each of its frames.
+            self._connection._output_marshaled_frames([b"".join(ready)])
 
     def _on_confirm(self, frame: Any) -> None:
         flight, method = self._flight, frame.method

@@ -34,8 +34,8 @@ except ImportError as error:
 from publishers import classify
 from publishers.amqp_errors import Lost
 from publishers.amqp_flight import Flight, Lane, Message, conclude
+from publishers.amqp_frames import short
 from publishers.amqp_link import Link
-from publishers.amqp_properties import properties_encoder, short
 from publishers.classify import Trouble
 
 log = logging.getLogger(__name__)
@@ -67,7 +67,7 @@ class RabbitPublisher:
             raise SettingsError(
                 "[rabbitmq] confirm_seconds must be positive and max_unconfirmed_per_key not negative"
             )
-        self._properties = properties_encoder(encoder(options.get("format", "plain"), "rabbitmq"))
+        self._headers_of = encoder(options.get("format", "plain"), "rabbitmq")
         self._address = lru_cache(maxsize=4096)(self._find_address)
         self._to_declare = bool(options.get("declare", False))
         self._declared: set[str] = set()
@@ -122,7 +122,7 @@ class RabbitPublisher:
         self._disown()
         if self._link is None or self._link.lost is not None:
             self._declared.clear()
-            self._link = Link(self._parameters, self._confirm_seconds, self._properties)
+            self._link = Link(self._parameters, self._confirm_seconds, self._headers_of)
         self._link.wait_until_open(deadline)
         return self._link
 

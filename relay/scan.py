@@ -124,6 +124,7 @@ class Laps:
         self._slow = 0  # laps in a row
         self._next = 0.0
         self._cut = 0
+        self._cost: float | None = None  # seconds that a whole lap takes, as its last part tells
 
     def looked(self, seconds: float, events: int, *, full: bool = False) -> None:
         """After a claim. One that was filled does not count: for a backlog a lap is worth what it costs."""
@@ -138,9 +139,11 @@ class Laps:
         self.dear = self._slow >= DEAR_LAPS
         self._excess = None
 
-    def looked_at_the_end(self, *, cut: bool) -> None:
+    def looked_at_the_end(self, *, cut: bool, waiting: int) -> None:
+        """Of what waits there not all was taken, or it is worth more than a lap costs: back to whole laps."""
         self._cut = self._cut + 1 if cut else 0
-        if self._cut == BEHIND:
+        backlog = self._cost is not None and waiting * SECONDS_PER_EVENT > self._cost
+        if self._cut == BEHIND or (cut and backlog):
             self.dear = False
             self._cut = 0
             self._slow = DEAR_LAPS - 1  # one more, when the backlog is gone, and it is as before
@@ -151,6 +154,7 @@ class Laps:
     def part_ended(self, now: float, seconds: float) -> None:
         """The next part is due when this one has taken a fifth of the time."""
         self._next = now + RESTS * seconds
+        self._cost = PARTS * seconds
         self.part = (self.part + 1) % PARTS
         if self.part == 0:
             self.lap_ended()

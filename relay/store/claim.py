@@ -104,6 +104,7 @@ class Look:
     full: bool = False  # it stopped at a limit: there may be more to see
     whole: bool = False  # it saw everything that is there for this worker
     blocked: bool = False  # something waits only until a sibling in flight is settled; may be wrong
+    waiting: int = 0  # at the end of the table: events that were there to be taken, and those it took
     lost_once: int = 0  # heads left alone because they lost a lease before
     lost_more: int = 0
     breakers: int = 0  # that hold something back
@@ -218,14 +219,15 @@ class Claiming:
         with own_transaction(conn):
             row = self._lock_tail.run(conn, values).fetchone()
             assert row is not None
-            blocks, oldest, locked, blocked, buckets, keys, pauses = row
+            blocks, oldest, waiting, locked, blocked, buckets, keys, pauses = row
             held = [_Pause(Subject(scope, value), *kind) for scope, value, *kind in pauses or []]
             places = _Places([], locked or [], [], True, buckets or [], keys or [], THE_PAST, False, held)
             rows = self._take(conn, Scan(), limits, places)
         tail.advance(blocks, block_of(oldest) if oldest else None)
         claim, _ = _claimed(rows)
         full = len(places.later_keys) == LATER_ROWS_PER_CLAIM
-        return Look(claim, 0, full=full, blocked=blocked or (bool(locked) and not claim), **_steering(places))
+        blocked = blocked or (bool(locked) and not claim)
+        return Look(claim, 0, full=full, waiting=waiting, blocked=blocked, **_steering(places))
 
     def _seen(self, scan: Scan, limits: Limits, places: "_Places", rows: list[Event]) -> Look:
         """Move the scan on behind what was taken."""
@@ -251,8 +253,8 @@ class Claiming:
             whole and not full,
             # Where lanes are probed by their heads nothing is known of what stands behind those.
             header["blocked"] or not (claim or places.plain),
-            header["lost_once"],
-            header["lost_more"],
+            lost_once=header["lost_once"],
+            lost_more=header["lost_more"],
             **_steering(places),
         )
 

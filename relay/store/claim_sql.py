@@ -104,7 +104,7 @@ size AS MATERIALIZED (SELECT n AS blocks, greatest(coalesce(%(tail)s::int8, n - 
   FROM (SELECT pg_relation_size({OUTBOX}) / current_setting('block_size')::int) s(n)),
 found AS MATERIALIZED (
   SELECT o.partition_bucket AS b, o.partition_key AS k, min(o.id) AS id, max(o.id) AS last,
-         min(o.ctid) AS tid, o.partition_key IN (SELECT f.k FROM flying f) AS blocked
+         count(*) AS n, min(o.ctid) AS tid, o.partition_key IN (SELECT f.k FROM flying f) AS blocked
   FROM {outbox} o WHERE o.ctid >= (SELECT format('(%%s,0)', first)::tid FROM size)
     -- what is pending is not completed; not to say so keeps the planner from the index
     AND o.status = 'pending' AND o.available_at <= o.created_at AND o.partition_bucket = {NEXT_TAIL}
@@ -114,6 +114,7 @@ locked AS MATERIALIZED (
   SELECT w.b FROM (SELECT b FROM tail GROUP BY b ORDER BY min(id) LIMIT %(later_buckets)s) w
   WHERE pg_try_advisory_xact_lock(%(namespace)s, w.b))
 SELECT (SELECT blocks FROM size) AS blocks, (SELECT min(tid)::text FROM found) AS oldest,
+       (SELECT coalesce(sum(n), 0)::int8 FROM found WHERE NOT blocked) AS waiting,
        (SELECT array_agg(b) FROM locked) AS locked, {BLOCKED_AT_THE_END} AS blocked,
        array_agg(b ORDER BY id) AS buckets, array_agg(k ORDER BY id) AS keys, {PAUSES} AS pauses
 FROM tail

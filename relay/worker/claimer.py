@@ -218,7 +218,8 @@ class Claimer:
     def _look_at_the_end(self) -> bool:
         limits = self._limits
         look = self._take(limits, lambda: self._claiming.claim_tail(self._conn, self._tail, limits))
-        self._laps.looked_at_the_end(cut=look.full)
+        # What is held, however much it is, is no reason for a lap.
+        self._laps.looked_at_the_end(cut=look.full, waiting=look.waiting if look.claim else 0)
         self._blocked |= look.blocked
         return look.claim is not None
 

@@ -575,6 +575,16 @@ def test_what_came_last_is_claimed_at_the_end_of_the_table_key_by_key(stage: Sta
     assert tail_claim(worker) == []
 
 
+def test_a_look_at_the_end_of_the_table_tells_how_much_there_was(stage: Stage) -> None:
+    stage.insert("a", 5)
+    stage.insert("b", 2)
+    worker = stage.actor()
+    look = worker.claiming.claim_tail(worker.conn, Tail(), Limits(4, 1 << 24))
+    assert (len(positions(look.claim)), look.waiting) == (4, 7)
+    look = worker.claiming.claim_tail(worker.conn, Tail(), Limits(4, 1 << 24))
+    assert look.waiting == 2, "one more stands behind those in flight"
+
+
 def test_at_the_end_of_the_table_too_the_head_decides_and_keys_in_flight_and_pauses_hold(
     stage: Stage,
 ) -> None:

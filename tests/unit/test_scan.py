@@ -13,6 +13,7 @@ from relay.scan import (
     LEAST_OF_DEEP,
     PART_OF_DEEP,
     PARTS,
+    SECONDS_PER_EVENT,
     TAIL_BLOCKS,
     Laps,
     Scan,
@@ -247,18 +248,31 @@ def test_a_dear_lap_is_made_in_parts_with_rests_until_it_is_cheap_again() -> Non
 def test_who_stays_behind_at_the_end_of_the_table_makes_laps() -> None:
     laps = laps_of((1.0, 0))
     for _ in range(BEHIND - 1):
-        laps.looked_at_the_end(cut=True)
-    laps.looked_at_the_end(cut=False)
+        laps.looked_at_the_end(cut=True, waiting=0)
+    laps.looked_at_the_end(cut=False, waiting=0)
     assert laps.dear
     for _ in range(BEHIND):
-        laps.looked_at_the_end(cut=True)
+        laps.looked_at_the_end(cut=True, waiting=0)
+    assert not laps.dear
+
+
+def test_a_backlog_that_is_worth_more_than_a_lap_costs_is_taken_in_laps() -> None:
+    laps = laps_of((1.0, 0))
+    laps.looked_at_the_end(cut=True, waiting=1_000_000)
+    assert laps.dear, "what a lap costs is not known before a part of one was made"
+    laps.part_ended(0.0, 0.5 / PARTS)
+    worth_it = int(0.5 / SECONDS_PER_EVENT) + 1
+    laps.looked_at_the_end(cut=True, waiting=worth_it - 1)
+    laps.looked_at_the_end(cut=False, waiting=worth_it)
+    assert laps.dear
+    laps.looked_at_the_end(cut=True, waiting=worth_it)
     assert not laps.dear
 
 
 def behind() -> Laps:
     laps = laps_of((1.0, 0))
     for _ in range(BEHIND):
-        laps.looked_at_the_end(cut=True)
+        laps.looked_at_the_end(cut=True, waiting=0)
     laps.looked(9.0, 4_000, full=True)
     laps.lap_ended()
     return laps

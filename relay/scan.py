@@ -114,11 +114,12 @@ class Laps:
 
     While somebody holds a transaction open, index entries of events that are long gone cannot be removed,
     and every lap passes all of them. Then laps are made in parts, with rests, and meanwhile new events are
-    looked for at the end of the table.
+    looked for at the end of the table. For a backlog there, laps are made above the floor until it is gone.
     """
 
     def __init__(self) -> None:
         self.dear = False
+        self.behind = False  # laps are dear, and there is a backlog
         self.part = 0
         self._excess: float | None = None  # seconds that the looks of this lap took longer than they should
         self._slow = 0  # laps in a row
@@ -135,18 +136,19 @@ class Laps:
     def lap_ended(self) -> None:
         if self._excess is None:  # nothing but a backlog
             return
-        self._slow = self._slow + 1 if self._excess > DEAR_SECONDS else 0
-        self.dear = self._slow >= DEAR_LAPS
+        if not self.behind:  # above a floor all laps are cheap
+            self._slow = self._slow + 1 if self._excess > DEAR_SECONDS else 0
+            self.dear = self._slow >= DEAR_LAPS
+        self.behind = False
         self._excess = None
 
     def looked_at_the_end(self, *, cut: bool, waiting: int) -> None:
-        """Of what waits there not all was taken, or it is worth more than a lap costs: back to whole laps."""
+        """Not all that waits there was taken: it may be more than is worth taking there."""
         self._cut = self._cut + 1 if cut else 0
-        backlog = self._cost is not None and waiting * SECONDS_PER_EVENT > self._cost
-        if self._cut == BEHIND or (cut and backlog):
-            self.dear = False
+        worth_a_lap = self._cost is not None and waiting * SECONDS_PER_EVENT > self._cost
+        if self._cut == BEHIND or (cut and worth_a_lap):
             self._cut = 0
-            self._slow = DEAR_LAPS - 1  # one more, when the backlog is gone, and it is as before
+            self.behind = True
 
     def due(self, now: float) -> bool:
         return now >= self._next

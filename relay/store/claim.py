@@ -35,6 +35,7 @@ from relay.scan import (
     reach,
 )
 from relay.store.claim_sql import (
+    ABOVE,
     CLAIM,
     CLAIM_PLAIN,
     DUE,
@@ -83,6 +84,7 @@ class Limits:
     min_age: float = 0.0  # seconds that an event must have been due
     everywhere: bool = False  # look into the buckets of others too
     part: int | None = None  # of those, look for fresh events only into this one of PARTS
+    floor: int | None = None  # there are no fresh events below
 
     @property
     def plain(self) -> bool:
@@ -111,6 +113,33 @@ class Look:
     probes: tuple[Subject, ...] = ()  # those of them whose time has come
 
 
+class _Statements:
+    """The texts of a claim from one outbox, for looks at all fresh events or at those above a floor."""
+
+    def __init__(self, table: Table, destination: str, above: str = "") -> None:
+        words = {
+            **FRAGMENTS,
+            "ABOVE": above,
+            "DESTINATION": destination_expression(destination),
+            "GENERATION": verbatim(regclass(table.name, "generation")),
+            "OUTBOX": verbatim(regclass(table.name, "outbox")),
+        }
+
+        def statement(text: str, **more: str) -> Statement:
+            return Statement(fill(text, table.name, **words, **more))
+
+        self.lock = statement(LOCK)
+        self.lock_plain = statement(LOCK_PLAIN)
+        self.lock_tail = statement(LOCK_TAIL)
+        # Events that wait and pauses are rarer than claims that meet neither: statements of their own.
+        given = {"SAID": SAID, "LOCKED": "%(locked)s::int[]"}
+        self.claim_plain = statement(CLAIM_PLAIN, SAID=SAID_IN_PLAIN, LOCKED=LEFT_LOCKED)
+        self.claim = statement(CLAIM, HELD="", DUE=DUE, NONE_HELD="true", **given)
+        self.claim_around_pauses = statement(
+            CLAIM, HELD=HELD, DUE=DUE_AND_NOT_HELD, NONE_HELD="false", **given
+        )
+
+
 class Claiming:
     """The claim statements of one outbox, for one worker."""
 
@@ -118,24 +147,8 @@ class Claiming:
         self, table: Table, worker: str, destination: str, lease_seconds: float, *, stepwise: bool = False
     ) -> None:
         """Stepwise: always in a transaction of its own, and one statement after the other."""
-        words = {
-            **FRAGMENTS,
-            "DESTINATION": destination_expression(destination),
-            "GENERATION": verbatim(regclass(table.name, "generation")),
-            "OUTBOX": verbatim(regclass(table.name, "outbox")),
-        }
-        self._lock = Statement(fill(LOCK, table.name, **words))
-        self._lock_plain = Statement(fill(LOCK_PLAIN, table.name, **words))
-        self._lock_tail = Statement(fill(LOCK_TAIL, table.name, **words))
-
-        def claim(text: str, said: str, locked: str, **more: str) -> Statement:
-            return Statement(fill(text, table.name, SAID=said, LOCKED=locked, **words, **more))
-
-        # Events that wait and pauses are rarer than claims that meet neither: statements of their own.
-        given = (CLAIM, SAID, "%(locked)s::int[]")
-        self._claim_plain = claim(CLAIM_PLAIN, SAID_IN_PLAIN, LEFT_LOCKED)
-        self._claim = claim(*given, HELD="", DUE=DUE, NONE_HELD="true")
-        self._claim_around_pauses = claim(*given, HELD=HELD, DUE=DUE_AND_NOT_HELD, NONE_HELD="false")
+        self._statements = _Statements(table, destination)
+        self._above_floor = _Statements(table, destination, ABOVE)
         self.stepwise = stepwise
         self._plain = True  # the last look met nothing that waits or is held
         self._hard_looks = 0  # so many more in which it does not count on easy events
@@ -179,10 +192,10 @@ class Claiming:
         """Where nothing waits and nothing is held; no places: not all is easy, and nothing was claimed."""
 
         def lock() -> RawCursor[Any]:
-            return self._lock_plain.run(conn, self._lock_values(scan, limits))
+            return self._texts(limits).lock_plain.run(conn, self._lock_values(scan, limits))
 
         def take() -> RawCursor[Any]:
-            return self._claim_plain.run(conn, self._values(scan, limits), _event_row)
+            return self._texts(limits).claim_plain.run(conn, self._values(scan, limits), _event_row)
 
         if self.stepwise:
             with own_transaction(conn):
@@ -217,7 +230,7 @@ class Claiming:
             "later_buckets": BUCKETS_PER_CLAIM,
         }
         with own_transaction(conn):
-            row = self._lock_tail.run(conn, values).fetchone()
+            row = self._statements.lock_tail.run(conn, values).fetchone()
             assert row is not None
             blocks, oldest, waiting, locked, blocked, buckets, keys, pauses = row
             held = [_Pause(Subject(scope, value), *kind) for scope, value, *kind in pauses or []]
@@ -258,12 +271,16 @@ class Claiming:
             **_steering(places),
         )
 
+    def _texts(self, limits: Limits) -> _Statements:
+        return self._statements if limits.floor is None else self._above_floor
+
     def _watching(self, limits: Limits) -> "_Watched":
         return self._everything if limits.everywhere else self._watched
 
     def _lock_values(self, scan: Scan, limits: Limits) -> dict[str, Any]:
         watched = self._watching(limits)
         return self._fixed | {
+            "floor": Int8(limits.floor or 0),
             "start": scan.start,
             "part": watched.text(limits.part),
             "owned": watched.text(None),
@@ -275,7 +292,7 @@ class Claiming:
         }
 
     def _lock_buckets(self, conn: Connection[Any], scan: Scan, limits: Limits) -> "_Places":
-        row = self._lock.run(conn, self._lock_values(scan, limits)).fetchone()
+        row = self._texts(limits).lock.run(conn, self._lock_values(scan, limits)).fetchone()
         assert row is not None
         fresh, locked, mixed, later_buckets, later_keys, later_at, later_ids, pauses = (
             column or [] for column in row
@@ -301,6 +318,7 @@ class Claiming:
     def _values(self, scan: Scan, limits: Limits) -> dict[str, Any]:
         return self._fixed | {
             "horizon": Int8(scan.horizon),
+            "floor": Int8(limits.floor or 0),
             "cursor_buckets": list(scan.keys),
             "cursor_keys": list(scan.keys.values()),
             "heads": max(limits.rows, limits.heads),
@@ -328,7 +346,8 @@ class Claiming:
             "later_buckets": places.later_buckets,
             "later_keys": places.later_keys,
         }
-        statement = self._claim_around_pauses if held or limits.only else self._claim
+        texts = self._texts(limits)
+        statement = texts.claim_around_pauses if held or limits.only else texts.claim
         return statement.run(conn, values, _event_row).fetchall()
 
 

@@ -8,6 +8,8 @@ HEADS_PER_CLAIM = 2 * LATER_ROWS_PER_CLAIM
 
 FRESH = "o.completed_at IS NULL AND o.available_at <= o.created_at"
 LATER = "o.completed_at IS NULL AND o.available_at > o.created_at"
+# Where a floor is known, looks for fresh events begin there.
+ABOVE = " AND o.id >= %(floor)s"
 DUE = "(o.status = 'pending' AND o.available_at <= now() - %(min_age)s * interval '1 second')"
 # What the payload weighs in memory is what it takes in the table, unless it is packed. To unpack one takes
 # time, so a claim unpacks only as many as would fit if they stayed as small as they are.
@@ -333,7 +335,7 @@ FRAGMENTS = {
     "RUN_OF_WAITED": RUN.replace("{HEAD}", HEAD).replace("{FOUND}", FOUND_WAITED).replace("{BUCKET}", "w.b"),
     "RUN_OF_KEY": RUN.replace("{HEAD}", HEAD).replace("{FOUND}", FOUND_BY_KEY).replace("{BUCKET}", "x.b"),
     "ROWS": ROWS,
-    "FRESH": FRESH,
+    "FRESH": f"{FRESH}{{ABOVE}}",
     "LATER": LATER,
     "FRESH_BUCKETS": FRESH_BUCKETS,
     "MIXED": MIXED,

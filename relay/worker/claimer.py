@@ -16,6 +16,7 @@ from relay.pace import Paces
 from relay.pause import Subject
 from relay.scan import THE_PAST, Laps, Scan, Tail
 from relay.store.claim import Claiming, Limits, Look
+from relay.store.floor import Floor
 from relay.store.pauses import Breakers
 from relay.store.wake import Alarm
 from relay.worker.bell import Bell
@@ -55,6 +56,7 @@ class Claimer:
         paces: Paces,
         intake: Intake,
         helper: Helper,
+        floor: Floor,
         in_flight: InFlight,
         bell: Bell,
         hold: Hold,
@@ -75,6 +77,8 @@ class Claimer:
         self._spent = 0.0  # seconds in claims, without those that the publisher kept it waiting
         self._laps = Laps()
         self._tail = Tail()
+        self._floor = floor
+        self._given = 0  # the position of an event that was seen
         self._held_back = False
         self._sweep = Scan(start=first_bucket)
         self._next_sweep = monotonic() + SWEEP_SECONDS
@@ -125,16 +129,20 @@ class Claimer:
     def _found_in_a_lap(self) -> bool:
         """Claim something; False: all buckets and everything that waited were looked at in vain."""
         self._strokes, self._blocked, self._alone = self._bell.strokes, False, False
-        if self._laps.dear and not self._limits.everywhere:
-            return self._found_in_a_part_or_at_the_end()
-        self._tail = Tail()
+        limits = self._limits
+        if self._laps.dear and not limits.everywhere:
+            if not self._laps.behind:
+                return self._found_in_a_part_or_at_the_end()
+            limits = replace(limits, floor=self._floor.value)
+        else:
+            self._tail = Tail()
         # Behind a cursor is not all of a bucket: where there is any, once more around.
         enough = self._scan.laps + (2 if self._scan.keys else 1)
         while not self._stopping.is_set():
             laps = self._scan.laps
-            got = self._round(self._limits)
+            got = self._round(limits)
             if self._scan.laps > laps:
-                self._laps.lap_ended()
+                self._lap_ended()
             if got:
                 return True
             if self._scan.laps >= enough and self._scan.later == THE_PAST:
@@ -145,9 +153,17 @@ class Claimer:
         got = False
         if self._laps.due(monotonic()):
             before = self._spent
+            # Without the floor: whatever there is, it is found.
             got = self._round(replace(self._limits, part=self._laps.part))
             self._laps.part_ended(monotonic(), self._spent - before)
+            if self._laps.part == 0:
+                self._floor.rise(self._conn, self._given)
         return self._look_at_the_end() or got
+
+    def _lap_ended(self) -> None:
+        if self._laps.behind:
+            self._floor.rise(self._conn, self._given)
+        self._laps.lap_ended()
 
     def _round(self, limits: Limits) -> bool:
         """Look once, and once more for those that lost a lease; True if anything was claimed."""
@@ -216,7 +232,7 @@ class Claimer:
         return self._take(limits, lambda: self._claiming.claim(self._conn, scan, limits))
 
     def _look_at_the_end(self) -> bool:
-        limits = self._limits
+        limits = replace(self._limits, floor=self._floor.value)
         look = self._take(limits, lambda: self._claiming.claim_tail(self._conn, self._tail, limits))
         # What is held, however much it is, is no reason for a lap.
         self._laps.looked_at_the_end(cut=look.full, waiting=look.waiting if look.claim else 0)
@@ -229,6 +245,7 @@ class Claimer:
         self._spent += took
         if look.claim:
             self._last = (started, len(look.claim.events))
+            self._given = look.claim.events[-1].position
         return look
 
     def _sleep(self) -> None:

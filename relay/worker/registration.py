@@ -27,6 +27,7 @@ from relay.scan import BUCKETS
 from relay.settings import Settings
 from relay.store.claim import Claiming, Limits
 from relay.store.connection import StoreConnection, Table, connect, hang_up, resolve
+from relay.store.floor import Floor
 from relay.store.gauges import Gauges
 from relay.store.migrate import require_current
 from relay.store.pauses import Breakers
@@ -135,6 +136,7 @@ class Registration:
             paces,
             intake,
             self._helper,
+            Floor(table),
             in_flight,
             self._bell,
             hold,

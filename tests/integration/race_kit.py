@@ -6,7 +6,7 @@ the tables that INSTRUMENTS makes; the checks read those and nothing else.
 
 import random
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from relay.outcome import Delivered, Outcome, Refused, Unconfirmed
 from relay.scan import Tail
 from relay.settlement import judge
 from relay.store.claim import Claim, Limits
+from relay.store.floor import Floor
 from relay.store.redrive import Filter, retry, skip
 from tests.integration.operator_kit import last
 from tests.integration.store_kit import LOST_MORE, LOST_ONCE, Actor, insert
@@ -112,6 +113,8 @@ class _Relay:
         self._tally = Tally(broker)
         self._limits = Limits(1, 1 << 24)
         self._tail = Tail()
+        self._floor = Floor(worker.table)
+        self._given = 0
         worker.gate.before = self._stall_before_commit
 
     def run(self) -> None:
@@ -144,7 +147,10 @@ class _Relay:
     def _look(self, limits: Limits) -> Any:
         worker = self._worker
         try:
-            if limits.losses == (0, 0) and self._trouble(0.2):  # as where a lap takes too long
+            if self._trouble(0.4):  # as where a lap takes too long
+                self._floor.rise(worker.conn, self._given)
+                limits = replace(limits, floor=self._floor.value)
+            if limits.floor is not None and limits.losses == (0, 0) and self._chance(0.5):
                 look = worker.claiming.claim_tail(worker.conn, self._tail, limits)
             else:
                 look = worker.claiming.claim(worker.conn, worker.scan, limits)
@@ -152,6 +158,7 @@ class _Relay:
             self._tally.add("overlap")
             return None
         if look.claim:
+            self._given = look.claim.events[-1].position
             self._publish_and_settle(look.claim)
         return look
 

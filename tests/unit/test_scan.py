@@ -245,42 +245,38 @@ def test_a_dear_lap_is_made_in_parts_with_rests_until_it_is_cheap_again() -> Non
     assert seen == list(range(PARTS))
 
 
-def test_who_stays_behind_at_the_end_of_the_table_makes_laps() -> None:
+def test_who_stays_behind_at_the_end_of_the_table_makes_whole_laps() -> None:
     laps = laps_of((1.0, 0))
     for _ in range(BEHIND - 1):
         laps.looked_at_the_end(cut=True, waiting=0)
     laps.looked_at_the_end(cut=False, waiting=0)
-    assert laps.dear
+    assert not laps.behind
     for _ in range(BEHIND):
         laps.looked_at_the_end(cut=True, waiting=0)
-    assert not laps.dear
+    assert laps.behind
 
 
-def test_a_backlog_that_is_worth_more_than_a_lap_costs_is_taken_in_laps() -> None:
+def test_a_backlog_that_is_worth_more_than_a_lap_costs_is_taken_in_whole_laps() -> None:
     laps = laps_of((1.0, 0))
     laps.looked_at_the_end(cut=True, waiting=1_000_000)
-    assert laps.dear, "what a lap costs is not known before a part of one was made"
+    assert not laps.behind, "what a lap costs is not known before a part of one was made"
     laps.part_ended(0.0, 0.5 / PARTS)
     worth_it = int(0.5 / SECONDS_PER_EVENT) + 1
     laps.looked_at_the_end(cut=True, waiting=worth_it - 1)
     laps.looked_at_the_end(cut=False, waiting=worth_it)
-    assert laps.dear
+    assert not laps.behind
     laps.looked_at_the_end(cut=True, waiting=worth_it)
-    assert not laps.dear
+    assert laps.behind
 
 
-def behind() -> Laps:
+def test_who_was_behind_makes_whole_laps_until_one_is_not_filled_and_then_parts_again() -> None:
     laps = laps_of((1.0, 0))
-    for _ in range(BEHIND):
-        laps.looked_at_the_end(cut=True, waiting=0)
+    laps.part_ended(0.0, 0.001)
+    laps.looked_at_the_end(cut=True, waiting=1_000_000)
     laps.looked(9.0, 4_000, full=True)
     laps.lap_ended()
-    return laps
-
-
-def test_who_was_behind_makes_whole_laps_until_the_first_that_is_dear() -> None:
-    assert not behind().dear
-    laps = behind()
-    laps.looked(1.0, 0)
+    assert laps.behind
+    laps.looked(0.001, 7)
     laps.lap_ended()
-    assert laps.dear
+    assert laps.dear, "a lap above a floor says nothing about others"
+    assert not laps.behind

@@ -33,7 +33,7 @@ def run_bench(settings: Settings, plan: Plan, progress: Callable[[str], None]) -
         progress(f"in the schema {name.schema}, which is dropped at the end")
         postmaster = local_postmaster(conn.info.backend_pid, conn.info.host)
         meter = Meter(conn, name.schema or "", postmaster, broker.process)
-        bench = _Bench(Site(conn, name, settings, broker, meter, url), plan, progress)
+        bench = _Bench(Site(conn, name, settings, broker, meter, url, progress), plan)
         bench.run()
         return {
             "machine": _machine(conn, postmaster, broker.process),
@@ -46,10 +46,10 @@ def run_bench(settings: Settings, plan: Plan, progress: Callable[[str], None]) -
 
 
 class _Bench:
-    def __init__(self, site: Site, plan: Plan, progress: Callable[[str], None]) -> None:
+    def __init__(self, site: Site, plan: Plan) -> None:
         self._site = site
         self._plan = plan
-        self._progress = progress
+        self._progress = site.progress
         self._figures: list[Figure] = []
         self._verdicts: list[Verdict] = []
         self._client: dict[str, Any] | None = None

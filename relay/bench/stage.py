@@ -5,7 +5,7 @@ Whatever a stage starts or makes is gone when it ends, also by an exception.
 
 import json
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,6 +41,7 @@ class Site:
     broker: Broker
     meter: Meter
     url: str
+    progress: Callable[[str], None]
 
 
 def drain(site: Site, plan: Plan, does: Any, title: str) -> tuple[Figure, Verdict | None]:
@@ -71,6 +72,7 @@ def drain(site: Site, plan: Plan, does: Any, title: str) -> tuple[Figure, Verdic
         if does == "raw loop":  # which publishes nothing
             return figure, None
         source = site.broker.source if does == "relay" else NO_BROKER
+        site.progress(f"{title}: done at {figure.rate:,.0f} events/s; reading back what arrived")
         return figure, check(title, source, committed, left, found_by(jobs, done, entries, place))
 
 

@@ -122,10 +122,11 @@ act AS MATERIALIZED (
     %(tids)s::tid[], %(ids)s::int8[], string_to_array(%(receipts)s, E'\\n', '')) u(tid, id, receipt))""",
     "ARCHIVED": """
 archived AS (
-  INSERT INTO {archive} ({COLUMNS}, status, completed_at, claimed_by, claimed_at, lease_generation, attempts,
-                         receipt)
-  SELECT {COLUMNS}, 'completed', clock_timestamp(), %(worker)s, since, %(generation)s, tried, given""",
-    "GONE": "o.*, act.claimed_at AS since, o.attempts + {UNCOUNTED} AS tried, act.receipt AS given",
+  INSERT INTO {archive} (id, {COLUMNS}, status, completed_at, claimed_by, claimed_at, lease_generation,
+                         attempts, receipt)
+  SELECT id, {COLUMNS}, 'completed', clock_timestamp(), %(worker)s, since, %(generation)s, tried, given""",
+    "GONE": "o.id, {COLUMNS}, act.claimed_at AS since, o.attempts + {UNCOUNTED} AS tried,"
+    " act.receipt AS given",
     # The id too: rows of one lease can change places (CLUSTER). In a form that no index serves.
     "PLACE": "o.ctid = act.tid AND o.id IS NOT DISTINCT FROM act.id",
     "HERE": "{PLACE} AND {MINE}",
@@ -147,8 +148,9 @@ archived AS (
     "COUNTS": """
 SELECT size, {SHORT}
 FROM (SELECT (SELECT size FROM lease) AS size, (SELECT count(*) FROM settled) AS changed) c""",
-    "COLUMNS": "id, created_at, available_at, partition_bucket, max_attempts, losses, partition_key,"
-    " event_type, idempotency_key, destination, parked_at, redriven_at, last_error, headers, payload",
+    # What stays as the writer left it.
+    "COLUMNS": "created_at, available_at, partition_bucket, max_attempts, losses, partition_key, event_type,"
+    " idempotency_key, destination, parked_at, redriven_at, last_error, headers, payload",
     # The rows of the lease `l`, by their lanes.
     "RUNS": """
 CROSS JOIN LATERAL unnest(l.buckets, l.keys, l.firsts, l.lasts) u(b, k, first, last)

@@ -20,8 +20,8 @@ SECONDS_PER_LOOK = 0.003
 SECONDS_PER_EVENT = 50e-6
 DEAR_LAPS = 3
 RESTS = 4
-# At the end of the table a claim takes few events: who has left some behind so often in a row needs laps.
-BEHIND = 16
+# What a floor saves of a lap: to pass an entry by its position alone costs so much less.
+FLOOR_SAVES = 20
 # Whoever inserts at the end of a table fills pages that were taken some time ago: so many back, at most.
 TAIL_BLOCKS = 256
 # Where nothing is known yet.
@@ -114,7 +114,7 @@ class Laps:
 
     While somebody holds a transaction open, index entries of events that are long gone cannot be removed,
     and every lap passes all of them. Then laps are made in parts, with rests, and meanwhile new events are
-    looked for at the end of the table. For a backlog there, laps are made above the floor until it is gone.
+    looked for at the end of the table. For a backlog, laps are made above the floor until it is gone.
     """
 
     def __init__(self) -> None:
@@ -122,32 +122,31 @@ class Laps:
         self.behind = False  # laps are dear, and there is a backlog
         self.part = 0
         self._excess: float | None = None  # seconds that the looks of this lap took longer than they should
+        self._filled = False  # some look of this lap was
         self._slow = 0  # laps in a row
         self._next = 0.0
-        self._cut = 0
         self._cost: float | None = None  # seconds that a whole lap takes, as its last part tells
 
     def looked(self, seconds: float, events: int, *, full: bool = False) -> None:
         """After a claim. One that was filled does not count: for a backlog a lap is worth what it costs."""
-        if not (full and events):
+        if full and events:
+            self._filled = True
+            self.behind |= self.dear
+        else:
             excess = seconds - SECONDS_PER_LOOK - events * SECONDS_PER_EVENT
             self._excess = (self._excess or 0.0) + excess
 
     def lap_ended(self) -> None:
-        if self._excess is None:  # nothing but a backlog
-            return
-        if not self.behind:  # above a floor all laps are cheap
+        # Nothing but a backlog says nothing, nor does a lap above a floor: all of those are cheap.
+        if self._excess is not None and not self.behind:
             self._slow = self._slow + 1 if self._excess > DEAR_SECONDS else 0
             self.dear = self._slow >= DEAR_LAPS
-        self.behind = False
-        self._excess = None
+        self.behind &= self._filled
+        self._excess, self._filled = None, False
 
     def looked_at_the_end(self, *, cut: bool, waiting: int) -> None:
-        """Not all that waits there was taken: it may be more than is worth taking there."""
-        self._cut = self._cut + 1 if cut else 0
-        worth_a_lap = self._cost is not None and waiting * SECONDS_PER_EVENT > self._cost
-        if self._cut == BEHIND or (cut and worth_a_lap):
-            self._cut = 0
+        """cut: not all of the events that wait there were taken. To take them there costs what laps do."""
+        if cut and self._cost is not None and waiting * SECONDS_PER_EVENT > self._cost / FLOOR_SAVES:
             self.behind = True
 
     def due(self, now: float) -> bool:

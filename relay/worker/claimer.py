@@ -161,9 +161,9 @@ class Claimer:
         return self._look_at_the_end() or got
 
     def _lap_ended(self) -> None:
+        self._laps.lap_ended()
         if self._laps.behind:
             self._floor.rise(self._conn, self._given)
-        self._laps.lap_ended()
 
     def _round(self, limits: Limits) -> bool:
         """Look once, and once more for those that lost a lease; True if anything was claimed."""
@@ -174,8 +174,8 @@ class Claimer:
         self._laps.looked(self._spent - spent, events, full=look.full)
         self._blocked |= look.blocked or look.skipped > 0
         # Few events that fill a claim are large: enough of them are in memory.
-        if events >= FEW_EVENTS and look.full:
-            self._helper.call(limits)
+        if events >= FEW_EVENTS and look.full and limits.part is None:
+            self._helper.call(limits, self._scan.start)
         more = False
         for subject in look.probes:
             more |= self._probe(subject)

@@ -1,7 +1,7 @@
 """Claims beside the claimer while there is a backlog.
 
 A claim is work of one session of the database, and one session alone does not keep a publisher busy. The
-helper has a session of its own and begins elsewhere in the buckets. It takes what is plainly due; whatever
+helper has a session of its own and begins half a lap away. It takes what is plainly due; whatever
 takes judgement (probes, limits, events that lost a lease) is left to the claimer. While claims are not
 filled it sleeps.
 """
@@ -11,31 +11,30 @@ from typing import Any
 
 from psycopg import Connection
 
-from relay.scan import Scan
+from relay.scan import BUCKETS, Scan
 from relay.store.claim import Claiming, Limits
 from relay.worker.intake import Intake
 from relay.worker.state import Hold
 
 
 class Helper:
-    def __init__(
-        self, conn: Connection[Any], claiming: Claiming, intake: Intake, hold: Hold, first_bucket: int
-    ) -> None:
+    def __init__(self, conn: Connection[Any], claiming: Claiming, intake: Intake, hold: Hold) -> None:
         self._conn = conn
         self._claiming = claiming
         self._intake = intake
         self._hold = hold
-        self._scan = Scan(start=first_bucket)
+        self._scan = Scan()
         self._limits: Limits | None = None
+        self._claimer_at = 0
         self._called = threading.Event()
         self._lock = threading.Lock()
         self._resting = True
         self._stopping = False
 
-    def call(self, limits: Limits) -> None:
-        """There is more than one claim takes."""
+    def call(self, limits: Limits, at: int) -> None:
+        """There is more than one claim takes; the claimer is at this bucket."""
         with self._lock:
-            self._limits = limits
+            self._limits, self._claimer_at = limits, at
             self._resting = False
             self._called.set()
 
@@ -52,6 +51,8 @@ class Helper:
         """Until stopped."""
         while self._called.wait() and not self._stopping:
             self._called.clear()
+            # Far from the claimer: whoever follows another finds what that one has just taken.
+            self._scan = Scan(start=(self._claimer_at + BUCKETS // 2) % BUCKETS)
             while self._filled():
                 pass
             with self._lock:

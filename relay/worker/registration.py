@@ -118,15 +118,8 @@ class Registration:
         # this worker ends it; where the server can, it does so itself when the lease would be over.
         bounds = keeping.info.server_version >= 170000
         limit = {"transaction_timeout": f"{settings.lease_seconds * 1000:.0f}ms"} if bounds else {}
-        first_bucket = secrets.randbelow(BUCKETS)
         intake = Intake(settings.publish_seconds, self._claimed, in_flight, metrics)
-        self._helper = Helper(
-            self._connect(settings, "claimer", **limit),
-            helping,
-            intake,
-            hold,
-            first_bucket=(first_bucket + BUCKETS // 2) % BUCKETS,
-        )
+        self._helper = Helper(self._connect(settings, "claimer", **limit), helping, intake, hold)
         self._claimer = Claimer(
             self._connect(settings, "claimer", **limit),
             claiming,
@@ -140,7 +133,7 @@ class Registration:
             in_flight,
             self._bell,
             hold,
-            first_bucket,
+            first_bucket=secrets.randbelow(BUCKETS),
         )
         self._publishing = Publishing(publisher, self._claimed, self._published, metrics)
         self._settler = Settler(

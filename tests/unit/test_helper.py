@@ -32,8 +32,10 @@ class Claims:
     def __init__(self) -> None:
         self.answers: Channel[Callable[[], Look]] = Channel(100)
         self.asked: Channel[Limits] = Channel(100)
+        self.starts: list[int] = []
 
     def claim(self, conn: Any, scan: Scan, limits: Limits) -> Look:
+        self.starts.append(scan.start)
         self.asked.put(limits)
         answer = self.answers.get()
         return answer() if answer else look()
@@ -50,7 +52,7 @@ class Scene:
         self.hold = Hold()
         self.claims = Claims()
         self.intake = Intake(30.0, self.claimed, self.in_flight, Metrics())
-        self.helper = Helper(None, self.claims, self.intake, self.hold, 512)  # type: ignore[arg-type]
+        self.helper = Helper(None, self.claims, self.intake, self.hold)  # type: ignore[arg-type]
 
     @contextmanager
     def working(self) -> Iterator[threading.Thread]:
@@ -80,7 +82,7 @@ def scene() -> Scene:
 def test_it_claims_until_a_claim_is_not_filled(scene: Scene) -> None:
     scene.claims.answer(look(1, full=True), look(2, full=True), look(3))
     with scene.working():
-        scene.helper.call(LIMITS)
+        scene.helper.call(LIMITS, 0)
         for _ in range(3):
             assert scene.claims.asked.get() == LIMITS
     assert scene.asked() == 0
@@ -99,7 +101,7 @@ def test_it_rests_until_it_is_called_and_again_when_a_claim_was_not_filled(scene
 
     assert rests()
     with scene.working():
-        scene.helper.call(LIMITS)
+        scene.helper.call(LIMITS, 0)
         assert scene.claims.asked.get() == LIMITS
         assert not rests(), "it may have locked what a lap passes over"
         scene.claims.answer(look(1))
@@ -112,15 +114,24 @@ def test_it_comes_again_whenever_it_is_called(scene: Scene) -> None:
     scene.claims.answer(look(1), look(2))
     with scene.working():
         for _ in range(2):
-            scene.helper.call(LIMITS)
+            scene.helper.call(LIMITS, 0)
             assert scene.claims.asked.get() == LIMITS
     assert scene.generations() == [1, 2]
+
+
+def test_it_begins_half_a_lap_away_from_the_claimer(scene: Scene) -> None:
+    scene.claims.answer(look(1), look(2))
+    with scene.working():
+        for at in (100, 900):
+            scene.helper.call(LIMITS, at)
+            scene.claims.asked.get()
+    assert scene.claims.starts == [612, 388]
 
 
 def test_a_look_that_was_filled_with_what_it_may_not_take_is_no_reason_for_another(scene: Scene) -> None:
     scene.claims.answer(look(full=True))
     with scene.working():
-        scene.helper.call(LIMITS)
+        scene.helper.call(LIMITS, 0)
         scene.claims.asked.get()
     assert scene.asked() == 0
 
@@ -128,13 +139,13 @@ def test_a_look_that_was_filled_with_what_it_may_not_take_is_no_reason_for_anoth
 def test_while_claiming_is_held_it_claims_nothing(scene: Scene) -> None:
     scene.hold.engage("a setting is wrong", at_least=60.0)
     with scene.working():
-        scene.helper.call(LIMITS)
+        scene.helper.call(LIMITS, 0)
     assert scene.asked() == 0
 
 
 def test_after_a_stop_it_claims_nothing_more(scene: Scene) -> None:
     scene.claims.answer(look(1, full=True))
-    scene.helper.call(LIMITS)
+    scene.helper.call(LIMITS, 0)
     scene.helper.stop()
     with scene.working():
         pass
@@ -143,7 +154,7 @@ def test_after_a_stop_it_claims_nothing_more(scene: Scene) -> None:
 
 def test_a_claim_under_way_counts_as_in_flight_until_it_is_settled(scene: Scene) -> None:
     with scene.working():
-        scene.helper.call(LIMITS)
+        scene.helper.call(LIMITS, 0)
         scene.claims.asked.get()
         assert not scene.in_flight.wait_empty(0.0), "it may come back with something"
         scene.claims.answer(look(1))

@@ -4,11 +4,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from relay.scan import (
-    BEHIND,
     BUCKETS,
     BUCKETS_PER_CLAIM,
     DEAR_LAPS,
     DEEP,
+    FLOOR_SAVES,
     FOREVER,
     LEAST_OF_DEEP,
     PART_OF_DEEP,
@@ -245,23 +245,12 @@ def test_a_dear_lap_is_made_in_parts_with_rests_until_it_is_cheap_again() -> Non
     assert seen == list(range(PARTS))
 
 
-def test_who_stays_behind_at_the_end_of_the_table_makes_whole_laps() -> None:
-    laps = laps_of((1.0, 0))
-    for _ in range(BEHIND - 1):
-        laps.looked_at_the_end(cut=True, waiting=0)
-    laps.looked_at_the_end(cut=False, waiting=0)
-    assert not laps.behind
-    for _ in range(BEHIND):
-        laps.looked_at_the_end(cut=True, waiting=0)
-    assert laps.behind
-
-
 def test_a_backlog_that_is_worth_more_than_a_lap_costs_is_taken_in_whole_laps() -> None:
     laps = laps_of((1.0, 0))
     laps.looked_at_the_end(cut=True, waiting=1_000_000)
     assert not laps.behind, "what a lap costs is not known before a part of one was made"
-    laps.part_ended(0.0, 0.5 / PARTS)
-    worth_it = int(0.5 / SECONDS_PER_EVENT) + 1
+    laps.part_ended(0.0, 2.0 / PARTS)
+    worth_it = int(2.0 / FLOOR_SAVES / SECONDS_PER_EVENT) + 1
     laps.looked_at_the_end(cut=True, waiting=worth_it - 1)
     laps.looked_at_the_end(cut=False, waiting=worth_it)
     assert not laps.behind
@@ -269,14 +258,23 @@ def test_a_backlog_that_is_worth_more_than_a_lap_costs_is_taken_in_whole_laps() 
     assert laps.behind
 
 
-def test_who_was_behind_makes_whole_laps_until_one_is_not_filled_and_then_parts_again() -> None:
-    laps = laps_of((1.0, 0))
-    laps.part_ended(0.0, 0.001)
-    laps.looked_at_the_end(cut=True, waiting=1_000_000)
+def test_where_laps_are_dear_a_filled_claim_is_a_sign_of_a_backlog() -> None:
+    laps = Laps()
     laps.looked(9.0, 4_000, full=True)
+    assert not laps.behind, "laps are not dear"
+    laps = laps_of((1.0, 0))
+    laps.looked(1.0, 0, full=True)
+    assert not laps.behind, "it was filled with what it could not take"
+    laps.looked(1.0, 4_000, full=True)
+    assert laps.behind
+
+
+def test_who_was_behind_makes_whole_laps_until_one_in_which_no_claim_was_filled_then_parts() -> None:
+    laps = laps_of((1.0, 0))
+    laps.looked(1.0, 4_000, full=True)
+    laps.looked(0.001, 7)  # others had locked the rest
     laps.lap_ended()
     assert laps.behind
     laps.looked(0.001, 7)
     laps.lap_ended()
-    assert laps.dear, "a lap above a floor says nothing about others"
-    assert not laps.behind
+    assert (laps.behind, laps.dear) == (False, True), "a lap above a floor says nothing about others"

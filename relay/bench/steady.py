@@ -180,7 +180,7 @@ def _wait_for_workers(site: Site, number: int) -> None:
 
 
 def _wait_until_published(site: Site, first: int = 0) -> None:
-    """All from this position on. By the indexes: behind a held transaction the table is full of what is gone."""
+    """All from this position on. By the indexes: a held transaction keeps the table full of what is gone."""
     deadline = monotonic() + CATCH_UP_SECONDS
     lanes = " OR ".join(
         f"EXISTS (SELECT FROM {{outbox}} o WHERE {lane} AND o.id >= {first})" for lane in (FRESH, LATER)

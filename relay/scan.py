@@ -20,10 +20,14 @@ SECONDS_PER_LOOK = 0.003
 SECONDS_PER_EVENT = 50e-6
 DEAR_LAPS = 3
 RESTS = 4
-# What a floor saves of a lap: to pass an entry by its position alone costs so much less.
+# What a floor that rises saves of a lap: to pass an entry by its position alone costs so much less.
 FLOOR_SAVES = 20
-# Whoever inserts at the end of a table fills pages that were taken some time ago: so many back, at most.
-TAIL_BLOCKS = 256
+# At the end of the table a claim takes few events: who has left some behind so often in a row needs laps.
+BEHIND = 16
+# Of the laps in parts one in so many looks below the floor too.
+THOROUGH = 8
+# Whoever inserts at the end of a table fills pages that were taken some time ago, seldom so many back.
+TAIL_BLOCKS = 64
 # Where nothing is known yet.
 FIRST_TAIL_BLOCKS = 4096
 THE_PAST = (datetime(1, 1, 1, tzinfo=UTC), 0)
@@ -114,17 +118,19 @@ class Laps:
 
     While somebody holds a transaction open, index entries of events that are long gone cannot be removed,
     and every lap passes all of them. Then laps are made in parts, with rests, and meanwhile new events are
-    looked for at the end of the table. For a backlog, laps are made above the floor until it is gone.
+    looked for at the end of the table. For a backlog, whole laps are made above the floor until it is gone.
     """
 
     def __init__(self) -> None:
         self.dear = False
         self.behind = False  # laps are dear, and there is a backlog
         self.part = 0
+        self._lap = 0  # in parts
         self._excess: float | None = None  # seconds that the looks of this lap took longer than they should
         self._filled = False  # some look of this lap was
         self._slow = 0  # laps in a row
         self._next = 0.0
+        self._cut = 0
         self._cost: float | None = None  # seconds that a whole lap takes, as its last part tells
 
     def looked(self, seconds: float, events: int, *, full: bool = False) -> None:
@@ -132,33 +138,50 @@ class Laps:
         if full and events:
             self._filled = True
             self.behind |= self.dear
-        else:
+        elif self.thorough and not self.behind:  # above the floor all looks are cheap
             excess = seconds - SECONDS_PER_LOOK - events * SECONDS_PER_EVENT
             self._excess = (self._excess or 0.0) + excess
 
     def lap_ended(self) -> None:
-        # Nothing but a backlog says nothing, nor does a lap above a floor: all of those are cheap.
-        if self._excess is not None and not self.behind:
+        """A lap, whole or in parts. One above the floor tells only whether there is a backlog still."""
+        if self.behind:
+            self.behind = self._filled
+        elif self.thorough and self._excess is not None:
             self._slow = self._slow + 1 if self._excess > DEAR_SECONDS else 0
             self.dear = self._slow >= DEAR_LAPS
-        self.behind &= self._filled
-        self._excess, self._filled = None, False
+            self._excess = None
+        self._filled = False
 
-    def looked_at_the_end(self, *, cut: bool, waiting: int) -> None:
-        """cut: not all of the events that wait there were taken. To take them there costs what laps do."""
-        if cut and self._cost is not None and waiting * SECONDS_PER_EVENT > self._cost / FLOOR_SAVES:
+    def looked_at_the_end(self, *, cut: bool, waiting: int, saves: bool) -> None:
+        """A backlog that is worth more than a lap above the floor costs is better taken by laps.
+
+        cut: more keys wait there than a claim takes. waiting: events that could be taken, if that is known.
+        saves: the floor spares a lap most of what is dead.
+        """
+        self._cut = self._cut + 1 if cut else 0
+        price = None if self._cost is None else self._cost / (FLOOR_SAVES if saves else 1)
+        worth_it = cut and price is not None and waiting * SECONDS_PER_EVENT > price
+        if worth_it or self._cut == BEHIND:
+            self._cut = 0
             self.behind = True
+
+    @property
+    def thorough(self) -> bool:
+        """This lap, if it is made in parts, is for what is below the floor too: it tells what laps cost."""
+        return not self.dear or self._lap % THOROUGH == 0
 
     def due(self, now: float) -> bool:
         return now >= self._next
 
-    def part_ended(self, now: float, seconds: float) -> None:
-        """The next part is due when this one has taken a fifth of the time."""
-        self._next = now + RESTS * seconds
-        self._cost = PARTS * seconds
+    def part_ended(self, now: float, seconds: float, besides: float = 0.0) -> None:
+        """The next part is due when this one, and what was done besides, has taken a fifth of the time."""
+        self._next = now + RESTS * (seconds + besides)
+        if self.thorough:
+            self._cost = PARTS * seconds
         self.part = (self.part + 1) % PARTS
         if self.part == 0:
             self.lap_ended()
+            self._lap += 1
 
 
 def part_of(buckets: Sequence[int], part: int) -> list[int]:

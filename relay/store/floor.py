@@ -7,18 +7,21 @@ An event is fresh from its INSERT on, and has its position from there. Whoever i
 in ROW EXCLUSIVE mode before he is given a position, until his transaction is over. So: a position that was
 given is known, then those are listed who have that lock; when all of them are gone, what has that position
 or a smaller one is committed or never will be; and the first fresh event that is seen after that is the
-floor. A transaction that is prepared keeps its locks, and its name in the list of them.
+floor. A transaction that is prepared keeps its locks, and its name in the list of them
+until the server starts anew.
 
-Rows with positions that the table has not given (OVERRIDING SYSTEM VALUE) are not foreseen here. Whoever
-looks from a floor looks without one now and then.
+Rows with positions that the table has not given (OVERRIDING SYSTEM VALUE), and redriven ones whose
+`created_at` is yet to come, are not foreseen here. Whoever looks from a floor looks without one now and then.
 """
 
+from collections.abc import Iterator
 from typing import Any
 
 from psycopg import Connection
 
+from relay.scan import BUCKETS, PARTS
 from relay.store.claim_sql import FRESH
-from relay.store.connection import Table
+from relay.store.connection import Table, settings_hold
 from relay.store.sqltext import fill, regclass, verbatim
 
 LOWEST = -(2**63)
@@ -27,9 +30,16 @@ LOWEST = -(2**63)
 _WRITERS = """pg_catalog.pg_locks WHERE locktype = 'relation' AND relation = {OUTBOX}
   AND database = (SELECT oid FROM pg_catalog.pg_database WHERE datname = pg_catalog.current_database())
   AND mode = 'RowExclusiveLock'"""
-LIST_WRITERS = "SELECT coalesce(array_agg(DISTINCT virtualtransaction), '{{}}') FROM {WRITERS}"
-STILL_THERE = "SELECT EXISTS (SELECT FROM {WRITERS} AND virtualtransaction = ANY(%(writers)s))"
-FIRST_FRESH = "SELECT min(o.id) FROM {outbox} o WHERE {FRESH} AND o.id >= %(floor)s"
+LIST_WRITERS = """
+SELECT pg_postmaster_start_time(), coalesce(array_agg(DISTINCT virtualtransaction), '{{}}') FROM {WRITERS}
+"""
+STILL_THERE = """
+SELECT pg_postmaster_start_time(), EXISTS (SELECT FROM {WRITERS} AND virtualtransaction = ANY(%(writers)s))
+"""
+FIRST_FRESH = """
+SELECT min(o.id) FROM {outbox} o
+WHERE {FRESH} AND o.id >= %(floor)s AND o.partition_bucket BETWEEN %(first)s AND %(last)s
+"""
 
 
 class Floor:
@@ -41,22 +51,46 @@ class Floor:
             fill(text, table.name, **words) for text in (LIST_WRITERS, STILL_THERE, FIRST_FRESH)
         )
         self.value = LOWEST
+        self.stuck = True  # it did not rise the last time
+        self._steps = self._rising()
+        self._conn: Connection[Any] | None = None
         self._given = LOWEST
-        self._writers: list[str] | None = None  # since when `_given` was known
 
-    def rise(self, conn: Connection[Any], given: int) -> None:
-        """As far as is known by now. `given`: a position that some event has which was seen."""
-        if self._writers is None:
-            self._given, self._writers = given, self._ask(conn, self._list)
-        if self._ask(conn, self._still_there, writers=self._writers):
-            return
-        first = self._ask(conn, self._first_fresh, floor=self.value)
-        self._writers = None
-        known = self._given + 1
-        self.value = max(self.value, known if first is None else min(first, known))
+    def rise(self, conn: Connection[Any], given: int, *, steps: int = 1) -> None:
+        """Go on finding out. `given`: a position that some event has which was seen.
 
-    def _ask(self, conn: Connection[Any], question: str, **values: Any) -> Any:
+        In small steps, PARTS for a look at all buckets: one at once would pass all that is dead since.
+        """
+        self._conn, self._given = conn, given
+        for _ in range(steps):
+            next(self._steps)
+
+    def _rising(self) -> Iterator[None]:
+        while True:
+            given = self._given
+            server, writers = self._ask(self._list)
+            while (still := self._ask(self._still_there, writers=writers)) == (server, True):
+                self.stuck = True
+                yield
+            if still[0] != server:
+                continue
+            # One part of the buckets after the other: below `given` events only leave by now.
+            lowest = given + 1
+            for part in range(PARTS):
+                first = part * BUCKETS // PARTS
+                last = (part + 1) * BUCKETS // PARTS - 1
+                (found,) = self._ask(self._first_fresh, floor=self.value, first=first, last=last)
+                lowest = lowest if found is None else min(lowest, found)
+                if part < PARTS - 1:
+                    yield
+            self.stuck = lowest <= self.value
+            self.value = max(self.value, lowest)
+            yield
+
+    def _ask(self, question: str, **values: Any) -> tuple[Any, ...]:
         """In a statement of its own: each must see what has happened since the one before."""
-        row = conn.execute(question, values).fetchone()
+        assert self._conn is not None
+        with settings_hold(self._conn):
+            row: tuple[Any, ...] | None = self._conn.execute(question, values).fetchone()
         assert row is not None
-        return row[0]
+        return row

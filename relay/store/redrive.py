@@ -115,10 +115,13 @@ matched AS MATERIALIZED (
   FROM {outbox} o WHERE o.idempotency_key = ANY(%(ids)s::text[]) AND {MATCHING}),
 found AS MATERIALIZED (
   SELECT f.*, busy.k IS NOT NULL AS in_flight FROM matched f LEFT JOIN busy ON {IN_FLIGHT})"""
+# What is redriven is not fresh: available after it was created, also where the clock was set back since.
+NOW = """greatest(clock_timestamp(),
+  least(o.created_at, clock_timestamp() + interval '1 minute') + interval '1 microsecond')"""
 RETRY = """
 WITH {FOUND},
 changed AS (
-  UPDATE {outbox} o SET status = 'pending', attempts = 0, losses = 0, available_at = clock_timestamp(),
+  UPDATE {outbox} o SET status = 'pending', attempts = 0, losses = 0, available_at = {NOW},
          completed_at = NULL, parked_at = NULL, claimed_by = NULL, lease_expires_at = NULL,
          redriven_at = CASE WHEN f.status = 'dead_letter' THEN clock_timestamp() ELSE o.redriven_at END
   FROM found f WHERE o.ctid = f.tid AND o.status = f.status AND NOT f.in_flight

@@ -14,8 +14,9 @@ from psycopg import Connection
 from relay.backoff import Rising
 from relay.pace import Paces
 from relay.pause import Subject
-from relay.scan import THE_PAST, Laps, Scan, Tail
+from relay.scan import PARTS, THE_PAST, Laps, Scan, Tail
 from relay.store.claim import Claiming, Limits, Look
+from relay.store.claim_sql import LATER_ROWS_PER_CLAIM
 from relay.store.floor import Floor
 from relay.store.pauses import Breakers
 from relay.store.wake import Alarm
@@ -134,15 +135,16 @@ class Claimer:
             if not self._laps.behind:
                 return self._found_in_a_part_or_at_the_end()
             limits = replace(limits, floor=self._floor.value)
-        else:
-            self._tail = Tail()
+        self._tail = Tail()
         # Behind a cursor is not all of a bucket: where there is any, once more around.
         enough = self._scan.laps + (2 if self._scan.keys else 1)
         while not self._stopping.is_set():
             laps = self._scan.laps
             got = self._round(limits)
             if self._scan.laps > laps:
-                self._lap_ended()
+                self._laps.lap_ended()
+                if limits.floor is not None:
+                    self._floor.rise(self._conn, self._given, steps=PARTS)
             if got:
                 return True
             if self._scan.laps >= enough and self._scan.later == THE_PAST:
@@ -152,18 +154,14 @@ class Claimer:
     def _found_in_a_part_or_at_the_end(self) -> bool:
         got = False
         if self._laps.due(monotonic()):
-            before = self._spent
-            # Without the floor: whatever there is, it is found.
-            got = self._round(replace(self._limits, part=self._laps.part))
-            self._laps.part_ended(monotonic(), self._spent - before)
-            if self._laps.part == 0:
-                self._floor.rise(self._conn, self._given)
-        return self._look_at_the_end() or got
-
-    def _lap_ended(self) -> None:
-        self._laps.lap_ended()
-        if self._laps.behind:
+            floor = None if self._laps.thorough else self._floor.value
+            spent = self._spent
+            got = self._round(replace(self._limits, part=self._laps.part, floor=floor))
+            spent = self._spent - spent
+            risen = monotonic()
             self._floor.rise(self._conn, self._given)
+            self._laps.part_ended(monotonic(), spent, monotonic() - risen)
+        return self._look_at_the_end() or got
 
     def _round(self, limits: Limits) -> bool:
         """Look once, and once more for those that lost a lease; True if anything was claimed."""
@@ -187,7 +185,8 @@ class Claimer:
         if started >= self._next_sweep and not self._claiming.watches_all:
             more |= self._sweep_all(started, limits)
         lost = look.lost_once or look.lost_more
-        self._alone = events == 1 and look.whole and not (more or lost or self._held_back)
+        whole = look.whole and limits.part is None
+        self._alone = events == 1 and whole and not (more or lost or self._held_back)
         return more or look.claim is not None
 
     def _take_lost(self, before: Scan, look: Look, limits: Limits) -> bool:
@@ -234,8 +233,10 @@ class Claimer:
     def _look_at_the_end(self) -> bool:
         limits = replace(self._limits, floor=self._floor.value)
         look = self._take(limits, lambda: self._claiming.claim_tail(self._conn, self._tail, limits))
-        # What is held, however much it is, is no reason for a lap.
-        self._laps.looked_at_the_end(cut=look.full, waiting=look.waiting if look.claim else 0)
+        # Where most of what was found is held, however much there is, laps would find no more.
+        taken = len(look.claim.events) if look.claim else 0
+        waiting = look.waiting if taken >= LATER_ROWS_PER_CLAIM else 0
+        self._laps.looked_at_the_end(cut=look.full, waiting=waiting, saves=not self._floor.stuck)
         self._blocked |= look.blocked
         return look.claim is not None
 

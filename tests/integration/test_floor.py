@@ -9,13 +9,18 @@ from typing import Any
 import pytest
 
 import relay.store.floor
-from relay.scan import Scan
+from relay.scan import PARTS, Scan
 from relay.store.claim import Limits
 from relay.store.floor import LOWEST, Floor
 from tests.integration.store_kit import Actor, Raw, Stage, positions
 from tests.integration.test_plans import Explainer
 
 pytestmark = [pytest.mark.server, pytest.mark.usefixtures("any_postgres")]
+
+
+def rise(floor: Any, worker: Actor, given: int) -> None:
+    """As far as a look at all buckets can tell."""
+    floor.rise(worker.conn, given, steps=PARTS)
 
 
 def above(floor: Floor, rows: int = 100) -> Limits:
@@ -31,10 +36,10 @@ def test_it_is_the_first_fresh_event_there_is(stage: Stage) -> None:
     worker = stage.actor(completion="delete")
     floor = Floor(worker.table)
     assert floor.value == LOWEST
-    floor.rise(worker.conn, second)
+    rise(floor, worker, second)
     assert floor.value == first
     worker.settle(worker.must_claim(rows=1))
-    floor.rise(worker.conn, second)
+    rise(floor, worker, second)
     assert floor.value == second
 
 
@@ -44,9 +49,9 @@ def test_where_nothing_fresh_is_left_it_is_behind_the_last_position_that_is_know
     worker.settle(worker.must_claim())
     (later,) = stage.insert("b")
     floor = Floor(worker.table)
-    floor.rise(worker.conn, given)
+    rise(floor, worker, given)
     assert floor.value == given + 1
-    floor.rise(worker.conn, later)
+    rise(floor, worker, later)
     assert floor.value == later
 
 
@@ -55,8 +60,8 @@ def test_it_never_falls(stage: Stage) -> None:
     worker = stage.actor(completion="delete")
     worker.settle(worker.must_claim())
     floor = Floor(worker.table)
-    floor.rise(worker.conn, ids[-1])
-    floor.rise(worker.conn, ids[0])
+    rise(floor, worker, ids[-1])
+    rise(floor, worker, ids[0])
     assert floor.value == ids[-1] + 1
 
 
@@ -65,13 +70,13 @@ def test_events_in_flight_marked_or_not_and_released_ones_are_still_there(stage:
     worker = stage.actor(marks=False)
     floor = Floor(worker.table)
     in_flight = worker.must_claim()
-    floor.rise(worker.conn, first)
+    rise(floor, worker, first)
     assert floor.value == first
     in_flight = worker.settling.mark(worker.conn, in_flight)
-    floor.rise(worker.conn, first)
+    rise(floor, worker, first)
     assert floor.value == first
     worker.settle(in_flight, "release")
-    floor.rise(worker.conn, first)
+    rise(floor, worker, first)
     assert floor.value == first
     assert claim(worker, above(floor)) == [first]
 
@@ -83,7 +88,7 @@ def test_what_waited_or_failed_is_found_below_it(stage: Stage) -> None:
     worker.settle(worker.must_claim(), "retry")
     (behind,) = stage.insert("a")
     floor = Floor(worker.table)
-    floor.rise(worker.conn, behind)
+    rise(floor, worker, behind)
     assert floor.value == behind
     stage.all_due()
     assert claim(worker, above(floor)) == [waited, delayed], "one that was tried goes alone"
@@ -170,9 +175,9 @@ def overtakes(stage: Stage, scenario: Callable[[Stage], Late], module: ModuleTyp
     while claimed := worker.claim():
         worker.settle(claimed)
     floor = module.Floor(worker.table)
-    floor.rise(worker.conn, seen)
+    rise(floor, worker, seen)
     late.between()
-    floor.rise(worker.conn, seen)
+    rise(floor, worker, seen)
     late.commit()
     later = stage.insert("a")
     return claim(worker, above(floor)) != late.ids + later
@@ -185,7 +190,7 @@ def test_it_does_not_rise_above_a_position_that_may_yet_be_committed(
     assert not overtakes(stage, late, relay.store.floor)
 
 
-NOBODY_IS_WAITED_FOR = ("if self._ask(conn, self._still_there, writers=self._writers):", "if False:")
+NOBODY_IS_WAITED_FOR = ("== (server, True):", "== ():")
 BY_TRANSACTION_IDS = ("locktype = 'relation' AND relation = {OUTBOX}", "locktype = 'transactionid' OR false")
 
 
@@ -215,12 +220,67 @@ def test_it_rises_when_those_are_gone_who_wrote_then_whoever_writes_now(stage: S
     worker = stage.actor(completion="delete")
     worker.settle(worker.must_claim())
     floor = Floor(worker.table)
-    floor.rise(worker.conn, seen)
+    rise(floor, worker, seen)
     writers[1].execute("BEGIN")
     stage.insert("c", conn=writers[1])
     writers[0].execute("ROLLBACK")
-    floor.rise(worker.conn, seen)
+    rise(floor, worker, seen)
     assert floor.value == seen + 1
+
+
+def test_it_tells_whether_it_rises(stage: Stage) -> None:
+    ids = stage.insert("a", 2)
+    worker = stage.actor(completion="delete")
+    floor = Floor(worker.table)
+    told = [floor.stuck]
+
+    def tell() -> None:
+        rise(floor, worker, ids[-1])
+        told.append(floor.stuck)
+
+    tell()
+    tell()  # the first event is still there
+    writer = stage.session()
+    writer.execute("BEGIN")
+    stage.insert("b", conn=writer)
+    worker.settle(worker.must_claim())
+    tell()  # somebody writes
+    writer.execute("ROLLBACK")
+    tell()
+    assert told == [True, False, True, True, False]
+
+
+def test_each_step_looks_at_a_part_of_the_buckets(stage: Stage) -> None:
+    ids = stage.insert("", 300, partition_key=Raw("'key-' || i"))
+    worker = stage.actor(completion="delete")
+    floor = Floor(worker.table)
+    for _ in range(PARTS - 1):
+        floor.rise(worker.conn, ids[-1])
+    assert floor.value == LOWEST
+    worker.settle(worker.must_claim(rows=1000))
+    floor.rise(worker.conn, ids[-1])
+    assert floor.value in ids, "what has left since does not matter"
+
+
+def test_a_server_that_was_started_anew_knows_transactions_by_other_names(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (late,) = stage.insert("a")
+    (seen,) = stage.insert("b")
+    worker = stage.actor(completion="delete")
+    floor = Floor(worker.table)
+    starts = iter(["then", "now", "now", "now"])
+    asked: list[str] = []
+
+    def ask(question: str, **values: Any) -> tuple[Any, ...]:
+        answer = Floor._ask(floor, question, **values)
+        asked.append(question)
+        return (next(starts), *answer[1:]) if len(answer) == 2 else answer
+
+    monkeypatch.setattr(floor, "_ask", ask)
+    rise(floor, worker, seen)
+    assert asked.count(floor._list) == 2, "it lists them again"
+    assert floor.value == late
 
 
 def test_those_who_only_read_do_not_keep_it_down(stage: Stage) -> None:
@@ -231,7 +291,7 @@ def test_those_who_only_read_do_not_keep_it_down(stage: Stage) -> None:
     worker = stage.actor(completion="delete")
     worker.settle(worker.must_claim())
     floor = Floor(worker.table)
-    floor.rise(worker.conn, seen)
+    rise(floor, worker, seen)
     assert floor.value == seen + 1
 
 
@@ -247,7 +307,7 @@ def test_events_that_are_gone_but_not_forgotten_cost_a_lap_above_it_no_look_at_t
         while claimed := worker.claim(rows=5_000):
             worker.settle(claimed)
     floor = Floor(worker.table)
-    floor.rise(worker.conn, last)
+    rise(floor, worker, last)
     ids = stage.insert("", 50, partition_key=Raw("'key-' || i"))
     explainer = Explainer(worker, analyze=True)
     scan, limits, taken = Scan(), above(floor), []

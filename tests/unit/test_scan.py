@@ -1,9 +1,11 @@
 """The scan comes to every bucket and every key, whatever the claims saw on the way."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from relay.scan import (
+    BEHIND,
     BUCKETS,
     BUCKETS_PER_CLAIM,
     DEAR_LAPS,
@@ -15,6 +17,7 @@ from relay.scan import (
     PARTS,
     SECONDS_PER_EVENT,
     TAIL_BLOCKS,
+    THOROUGH,
     Laps,
     Scan,
     Tail,
@@ -245,17 +248,59 @@ def test_a_dear_lap_is_made_in_parts_with_rests_until_it_is_cheap_again() -> Non
     assert seen == list(range(PARTS))
 
 
-def test_a_backlog_that_is_worth_more_than_a_lap_costs_is_taken_in_whole_laps() -> None:
+@pytest.mark.parametrize("saves, price", [(True, 2.0 / FLOOR_SAVES), (False, 2.0)])
+def test_a_backlog_that_is_worth_more_than_a_lap_above_the_floor_is_taken_in_laps(
+    saves: bool, price: float
+) -> None:
     laps = laps_of((1.0, 0))
-    laps.looked_at_the_end(cut=True, waiting=1_000_000)
+    laps.looked_at_the_end(cut=True, waiting=1_000_000, saves=saves)
     assert not laps.behind, "what a lap costs is not known before a part of one was made"
     laps.part_ended(0.0, 2.0 / PARTS)
-    worth_it = int(2.0 / FLOOR_SAVES / SECONDS_PER_EVENT) + 1
-    laps.looked_at_the_end(cut=True, waiting=worth_it - 1)
-    laps.looked_at_the_end(cut=False, waiting=worth_it)
+    worth_it = int(price / SECONDS_PER_EVENT) + 1
+    laps.looked_at_the_end(cut=True, waiting=worth_it - 1, saves=saves)
+    laps.looked_at_the_end(cut=False, waiting=worth_it, saves=saves)
     assert not laps.behind
-    laps.looked_at_the_end(cut=True, waiting=worth_it)
+    laps.looked_at_the_end(cut=True, waiting=worth_it, saves=saves)
     assert laps.behind
+
+
+def test_who_stays_behind_at_the_end_of_the_table_makes_a_whole_lap() -> None:
+    """What is held may be all that is seen there."""
+    laps = laps_of((1.0, 0))
+    for _ in range(BEHIND - 1):
+        laps.looked_at_the_end(cut=True, waiting=0, saves=True)
+    laps.looked_at_the_end(cut=False, waiting=0, saves=True)
+    assert not laps.behind
+    for _ in range(BEHIND):
+        laps.looked_at_the_end(cut=True, waiting=0, saves=True)
+    assert laps.behind
+
+
+def test_a_lap_above_the_floor_between_parts_does_not_make_laps_cheap() -> None:
+    laps = laps_of((1.0, 0))
+    for _ in range(PARTS // 2):
+        laps.looked(1.0, 0)
+        laps.part_ended(0.0, 1.0)
+    laps.looked(0.1, 4_000, full=True)
+    laps.lap_ended()
+    laps.looked(0.1, 0)
+    laps.lap_ended()
+    for _ in range(PARTS // 2):
+        laps.looked(0.001, 0)
+        laps.part_ended(0.0, 1.0)
+    assert laps.dear
+
+
+def test_of_laps_in_parts_those_above_the_floor_tell_nothing_about_others() -> None:
+    laps = laps_of((1.0, 0))
+    for lap in range(2 * THOROUGH):
+        assert laps.thorough == (lap % THOROUGH == 0)
+        for _ in range(PARTS):
+            laps.looked(1.0 if laps.thorough else 0.001, 0)
+            laps.part_ended(0.0, 1.0 if laps.thorough else 0.001)
+        assert laps.dear
+    laps.looked_at_the_end(cut=True, waiting=int(PARTS / SECONDS_PER_EVENT), saves=False)
+    assert not laps.behind, "what a lap costs is what a thorough one cost"
 
 
 def test_where_laps_are_dear_a_filled_claim_is_a_sign_of_a_backlog() -> None:

@@ -172,7 +172,7 @@ def skip(
 def _act(
     conn: Connection[Any], table: Table, action: Action, statement: str, which: Filter, given: dict[str, Any]
 ) -> Iterator[Progress]:
-    words = {"FOUND": FOUND, "IN_FLIGHT": _IN_FLIGHT[action], "RECORDED": RECORDED, **_LEASES}
+    words = {"FOUND": FOUND, "IN_FLIGHT": _IN_FLIGHT[action], "RECORDED": RECORDED, "NOW": NOW, **_LEASES}
     filled = fill(statement, table.name, **words, MATCHING=matching(action, which))
     bound = which.parameters() | given | {"action": action}
     done = Progress()

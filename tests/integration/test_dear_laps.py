@@ -3,7 +3,7 @@
 import threading
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 
 import psycopg
 import pytest
@@ -15,6 +15,7 @@ from relay.metrics import Metrics
 from relay.outcome import Delivered, Outcome
 from relay.settings import Settings
 from relay.store.floor import LOWEST
+from relay.worker import claimer
 from relay.worker.registration import Registration
 from relay.worker.state import Hold
 from tests.integration.store_kit import Raw, Stage, wait_until
@@ -45,11 +46,14 @@ class Published:
 def every_lap_is_dear(monkeypatch: pytest.MonkeyPatch) -> None:
     """As behind a million dead entries, where a lap that finds nothing takes a second."""
     monkeypatch.setattr(scan, "DEAR_SECONDS", -1.0)
+    monkeypatch.setattr(claimer, "LONGEST_SLEEP", 0.01)
 
 
 @contextmanager
 def relaying(stage: Stage, published: Published) -> Iterator[Registration]:
-    settings = Settings(database_url=SecretStr(stage.url), publisher="stdout", completion="delete")
+    settings = Settings(
+        database_url=SecretStr(stage.url), publisher="stdout", completion="delete", batch_size=200
+    )
     registration = Registration(settings, published, Hold(), Metrics())
     thread = threading.Thread(target=registration.run, daemon=True)
     thread.start()
@@ -64,11 +68,10 @@ def relaying(stage: Stage, published: Published) -> Iterator[Registration]:
 
 @contextmanager
 def held(stage: Stage) -> Iterator[None]:
-    holder = psycopg.connect(stage.url)
-    holder.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
-    holder.execute("SELECT FROM outbox")
-    yield
-    holder.close()
+    with closing(psycopg.connect(stage.url)) as holder:
+        holder.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+        holder.execute("SELECT FROM outbox")
+        yield
 
 
 def test_late_commits_go_out_in_order_although_the_floor_rises(stage: Stage) -> None:

@@ -387,6 +387,6 @@ def test_events_that_are_gone_but_not_forgotten_cost_a_claim_at_the_end_of_the_t
     assert look.claim is not None
     assert [event.position for event in look.claim.events] == ids[1:]
     assert lock.access == {"Tid Range Scan"}
-    assert lock.pages <= TAIL_BLOCKS + 50
+    assert lock.pages <= TAIL_BLOCKS + 100
     assert take.rows_by_index <= 20
     assert take.pages <= 300

@@ -62,6 +62,14 @@ def test_of_a_blocked_key_the_failed_event_goes_first_then_the_rest_and_nothing_
 
 
 @pytest.mark.usefixtures("any_postgres")
+def test_a_redriven_event_is_not_fresh_also_where_the_clock_was_set_back(stage: Stage) -> None:
+    """A fresh one could be below the floor from which others look for fresh ones."""
+    park(stage, "a", "block", created_at=Raw("clock_timestamp() + interval '30 s'"))
+    assert retried(stage, Filter(status="failed")).changed == 1
+    assert stage.value("SELECT available_at > created_at FROM outbox")
+
+
+@pytest.mark.usefixtures("any_postgres")
 def test_a_redriven_dead_letter_heads_its_lane_behind_what_was_published_and_its_message_says_so(
     stage: Stage,
 ) -> None:

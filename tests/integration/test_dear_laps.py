@@ -4,6 +4,7 @@ import threading
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
+from typing import Any
 
 import psycopg
 import pytest
@@ -14,7 +15,7 @@ from relay.event import Event
 from relay.metrics import Metrics
 from relay.outcome import Delivered, Outcome
 from relay.settings import Settings
-from relay.store.floor import LOWEST
+from relay.store.floor import LOWEST, Floor
 from relay.worker import claimer
 from relay.worker.registration import Registration
 from relay.worker.state import Hold
@@ -74,10 +75,26 @@ def held(stage: Stage) -> Iterator[None]:
         yield
 
 
+def count_steps(floor: Floor) -> Iterator[int]:
+    """How often it was asked to rise, whenever that is asked."""
+    taken = 0
+    rise = floor.rise
+
+    def counted(conn: Any, given: int, *, steps: int = 1) -> None:
+        nonlocal taken
+        rise(conn, given, steps=steps)
+        taken += steps
+
+    floor.rise = counted  # type: ignore[method-assign]
+    while True:
+        yield taken
+
+
 def test_late_commits_go_out_in_order_although_the_floor_rises(stage: Stage) -> None:
     published = Published()
     with held(stage), relaying(stage, published) as registration:
         floor = registration._claimer._floor
+        steps = count_steps(floor)
         committed: set[int] = set()
         for number in range(5):
             late = stage.session()
@@ -85,6 +102,8 @@ def test_late_commits_go_out_in_order_although_the_floor_rises(stage: Stage) -> 
             first = stage.insert("late", conn=late)
             committed |= set(stage.insert("", 300, partition_key=Raw(f"'key-' || (i + {number})")))
             wait_until(lambda: published.positions >= committed, "the others are out", PATIENCE)  # noqa: B023
+            enough = next(steps) + 3 * scan.PARTS
+            wait_until(lambda: next(steps) > enough, "it had the time to rise", PATIENCE)  # noqa: B023
             assert floor.value <= first[0]
             late.execute("COMMIT")
             committed |= {*first, *stage.insert("late", 3)}

@@ -191,7 +191,11 @@ def test_it_does_not_rise_above_a_position_that_may_yet_be_committed(
 
 
 NOBODY_IS_WAITED_FOR = ("== (server, True):", "== ():")
-BY_TRANSACTION_IDS = ("locktype = 'relation' AND relation = {OUTBOX}", "locktype = 'transactionid' OR false")
+ONLY_THOSE_WITH_TRANSACTION_IDS = (
+    "mode = 'RowExclusiveLock'",
+    "mode = 'RowExclusiveLock' AND virtualtransaction IN ("
+    "SELECT virtualtransaction FROM pg_catalog.pg_locks WHERE locktype = 'transactionid')",
+)
 
 
 @pytest.mark.parametrize(
@@ -201,7 +205,7 @@ BY_TRANSACTION_IDS = ("locktype = 'relation' AND relation = {OUTBOX}", "locktype
         (late_commit_behind_a_savepoint, NOBODY_IS_WAITED_FOR),
         (prepared, NOBODY_IS_WAITED_FOR),
         (prepared_meanwhile, NOBODY_IS_WAITED_FOR),
-        (a_position_taken_before_the_row_is_written, BY_TRANSACTION_IDS),
+        (a_position_taken_before_the_row_is_written, ONLY_THOSE_WITH_TRANSACTION_IDS),
     ],
 )
 def test_a_mutant_is_caught(stage: Stage, late: Callable[[Stage], Late], edit: tuple[str, str]) -> None:

@@ -62,13 +62,14 @@ class Surroundings:
 
     def processes(self) -> list[str]:
         """What still runs of this demo, which handed its environment down to all that it started."""
-        return [" ".join(process.cmdline()) for process in psutil.process_iter() if self._is_ours(process)]
+        return [words for process in psutil.process_iter() if (words := self._words_if_ours(process))]
 
-    def _is_ours(self, process: psutil.Process) -> bool:
+    def _words_if_ours(self, process: psutil.Process) -> str | None:
+        """One that ends while it is looked at is none any more."""
         try:
-            return process.environ().get(MARK) == self.mark
+            return " ".join(process.cmdline()) if process.environ().get(MARK) == self.mark else None
         except psutil.Error:
-            return False
+            return None
 
     def expect_nothing_left(self) -> None:
         eventually(lambda: not self.processes(), lambda: f"still running: {self.processes()}")

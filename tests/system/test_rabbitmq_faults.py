@@ -11,7 +11,7 @@ from uuid import uuid4
 import pytest
 
 from publishers.amqp_flight import Flight
-from publishers.amqp_link import Link
+from publishers.amqp_frames import Frames
 from publishers.rabbitmq import RabbitPublisher
 from relay.demo.postgres import ServerError
 from relay.outcome import Delivered, Refused, Unconfirmed
@@ -285,7 +285,7 @@ def test_headers_that_do_reach_the_broker_cost_their_event_an_attempt_and_nobody
     rig: RabbitRig, proxy: MakeProxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The belt behind the check: what makes the broker hang up is found on new connections."""
-    monkeypatch.setattr(Link, "_frame_max", property(lambda _: 1 << 30, lambda *_: None), raising=False)
+    monkeypatch.setattr(Frames, "_frame_max", property(lambda _: 1 << 30, lambda *_: None), raising=False)
     through = proxy(rig.url)
     events = [rig.event(f"order:{n}") for n in range(40)]
     events[13] = events[13]._replace(headers={"h": "x" * 200_000})

@@ -193,8 +193,10 @@ def test_it_does_not_rise_above_a_position_that_may_yet_be_committed(
 NOBODY_IS_WAITED_FOR = ("== (server, True):", "== ():")
 ONLY_THOSE_WITH_TRANSACTION_IDS = (
     "mode = 'RowExclusiveLock'",
-    "mode = 'RowExclusiveLock' AND virtualtransaction IN ("
-    "SELECT virtualtransaction FROM pg_catalog.pg_locks WHERE locktype = 'transactionid')",
+    (
+        "mode = 'RowExclusiveLock' AND virtualtransaction IN ("
+        "SELECT virtualtransaction FROM pg_catalog.pg_locks WHERE locktype = 'transactionid')"
+    ),
 )
 
 

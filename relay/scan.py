@@ -19,6 +19,7 @@ DEAR_SECONDS = 0.03
 SECONDS_PER_LOOK = 0.003
 SECONDS_PER_EVENT = 50e-6
 DEAR_LAPS = 3
+MOST_DEAR_LAPS = 3 << 8
 RESTS = 4
 # What a floor that rises saves of a lap: to pass an entry by its position alone costs so much less.
 FLOOR_SAVES = 20
@@ -129,6 +130,8 @@ class Laps:
         self._excess: float | None = None  # seconds that the looks of this lap took longer than they should
         self._filled = False  # some look of this lap was
         self._slow = 0  # laps in a row
+        self._needed = DEAR_LAPS
+        self._in_parts = self._at_the_end = 0  # events that were found so, in this lap
         self._next = 0.0
         self._cut = 0
         self._cost: float | None = None  # seconds that a whole lap takes, as its last part tells
@@ -148,16 +151,29 @@ class Laps:
             self.behind = self._filled
         elif self.thorough and self._excess is not None:
             self._slow = self._slow + 1 if self._excess > DEAR_SECONDS else 0
-            self.dear = self._slow >= DEAR_LAPS
+            self.dear = self._slow >= self._needed
             self._excess = None
         self._filled = False
 
-    def looked_at_the_end(self, *, cut: bool, waiting: int, saves: bool) -> None:
+    def _judge_parts(self) -> None:
+        """Where new events are not at the end of the table, nobody keeps dead rows from being cleaned up.
+
+        Then laps were slow by chance, and to make them in parts is what keeps events waiting.
+        """
+        if self._in_parts > self._at_the_end:
+            self.dear, self._slow = False, 0
+            self._needed = min(2 * self._needed, MOST_DEAR_LAPS)
+        elif self._at_the_end:
+            self._needed = DEAR_LAPS
+        self._in_parts = self._at_the_end = 0
+
+    def looked_at_the_end(self, events: int, *, cut: bool, waiting: int, saves: bool) -> None:
         """A backlog that is worth more than a lap above the floor costs is better taken by laps.
 
-        cut: more keys wait there than a claim takes. waiting: events that could be taken, if that is known.
-        saves: the floor spares a lap most of what is dead.
+        events: that were taken there. cut: more keys wait there than a claim takes. waiting: events that
+        could be taken, if that is known. saves: the floor spares a lap most of what is dead.
         """
+        self._at_the_end += events
         self._cut = self._cut + 1 if cut else 0
         price = None if self._cost is None else self._cost / (FLOOR_SAVES if saves else 1)
         worth_it = cut and price is not None and waiting * SECONDS_PER_EVENT > price
@@ -173,14 +189,16 @@ class Laps:
     def due(self, now: float) -> bool:
         return now >= self._next
 
-    def part_ended(self, now: float, seconds: float, besides: float = 0.0) -> None:
+    def part_ended(self, now: float, seconds: float, besides: float = 0.0, *, events: int = 0) -> None:
         """The next part is due when this one, and what was done besides, has taken a fifth of the time."""
+        self._in_parts += events
         self._next = now + RESTS * (seconds + besides)
         if self.thorough:
             self._cost = PARTS * seconds
         self.part = (self.part + 1) % PARTS
         if self.part == 0:
             self.lap_ended()
+            self._judge_parts()
             self._lap += 1
 
 

@@ -155,12 +155,12 @@ class Claimer:
         got = False
         if self._laps.due(monotonic()):
             floor = None if self._laps.thorough else self._floor.value
-            spent = self._spent
+            spent, self._last = self._spent, (0.0, 0)
             got = self._round(replace(self._limits, part=self._laps.part, floor=floor))
-            spent = self._spent - spent
-            risen = monotonic()
+            spent, risen = self._spent - spent, monotonic()
             self._floor.rise(self._conn, self._given)
-            self._laps.part_ended(monotonic(), spent, monotonic() - risen)
+            now = monotonic()
+            self._laps.part_ended(now, spent, now - risen, events=self._last[1])
         return self._look_at_the_end() or got
 
     def _round(self, limits: Limits) -> bool:
@@ -236,7 +236,7 @@ class Claimer:
         # Where most of what was found is held, however much there is, laps would find no more.
         taken = len(look.claim.events) if look.claim else 0
         waiting = look.waiting if taken >= LATER_ROWS_PER_CLAIM else 0
-        self._laps.looked_at_the_end(cut=look.full, waiting=waiting, saves=not self._floor.stuck)
+        self._laps.looked_at_the_end(taken, cut=look.full, waiting=waiting, saves=not self._floor.stuck)
         self._blocked |= look.blocked
         return look.claim is not None
 

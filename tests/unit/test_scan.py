@@ -253,14 +253,14 @@ def test_a_backlog_that_is_worth_more_than_a_lap_above_the_floor_is_taken_in_lap
     saves: bool, price: float
 ) -> None:
     laps = laps_of((1.0, 0))
-    laps.looked_at_the_end(cut=True, waiting=1_000_000, saves=saves)
+    laps.looked_at_the_end(0, cut=True, waiting=1_000_000, saves=saves)
     assert not laps.behind, "what a lap costs is not known before a part of one was made"
     laps.part_ended(0.0, 2.0 / PARTS)
     worth_it = int(price / SECONDS_PER_EVENT) + 1
-    laps.looked_at_the_end(cut=True, waiting=worth_it - 1, saves=saves)
-    laps.looked_at_the_end(cut=False, waiting=worth_it, saves=saves)
+    laps.looked_at_the_end(0, cut=True, waiting=worth_it - 1, saves=saves)
+    laps.looked_at_the_end(0, cut=False, waiting=worth_it, saves=saves)
     assert not laps.behind
-    laps.looked_at_the_end(cut=True, waiting=worth_it, saves=saves)
+    laps.looked_at_the_end(0, cut=True, waiting=worth_it, saves=saves)
     assert laps.behind
 
 
@@ -268,11 +268,11 @@ def test_who_stays_behind_at_the_end_of_the_table_makes_a_whole_lap() -> None:
     """What is held may be all that is seen there."""
     laps = laps_of((1.0, 0))
     for _ in range(BEHIND - 1):
-        laps.looked_at_the_end(cut=True, waiting=0, saves=True)
-    laps.looked_at_the_end(cut=False, waiting=0, saves=True)
+        laps.looked_at_the_end(0, cut=True, waiting=0, saves=True)
+    laps.looked_at_the_end(0, cut=False, waiting=0, saves=True)
     assert not laps.behind
     for _ in range(BEHIND):
-        laps.looked_at_the_end(cut=True, waiting=0, saves=True)
+        laps.looked_at_the_end(0, cut=True, waiting=0, saves=True)
     assert laps.behind
 
 
@@ -291,6 +291,37 @@ def test_a_lap_above_the_floor_between_parts_does_not_make_laps_cheap() -> None:
     assert laps.dear
 
 
+def in_parts(laps: Laps, *, events: int, at_the_end: int) -> bool:
+    """After a lap in parts that is as slow as ever, in which so many events were found here and there."""
+    laps.looked_at_the_end(at_the_end, cut=False, waiting=0, saves=True)
+    for part in range(PARTS):
+        laps.looked(1.0, 0)
+        laps.part_ended(0.0, 1.0, events=0 if part else events)
+    return laps.dear
+
+
+def test_where_new_events_are_not_at_the_end_of_the_table_laps_are_whole_again() -> None:
+    laps = laps_of((1.0, 0))
+    assert in_parts(laps, events=0, at_the_end=0), "nothing came"
+    assert in_parts(laps, events=5, at_the_end=50)
+    assert not in_parts(laps, events=50, at_the_end=5)
+
+
+def test_who_took_laps_for_dear_in_vain_is_slower_to_do_so_again() -> None:
+    laps = laps_of((1.0, 0))
+    in_parts(laps, events=1, at_the_end=0)
+    for _ in range(2 * DEAR_LAPS):
+        assert not laps.dear
+        laps.looked(1.0, 0)
+        laps.lap_ended()
+    assert in_parts(laps, events=0, at_the_end=1)
+    in_parts(laps, events=1, at_the_end=0)
+    for _ in range(2 * DEAR_LAPS):
+        laps.looked(1.0, 0)
+        laps.lap_ended()
+    assert laps.dear, "it was right the last time but one"
+
+
 def test_of_laps_in_parts_those_above_the_floor_tell_nothing_about_others() -> None:
     laps = laps_of((1.0, 0))
     for lap in range(2 * THOROUGH):
@@ -299,7 +330,7 @@ def test_of_laps_in_parts_those_above_the_floor_tell_nothing_about_others() -> N
             laps.looked(1.0 if laps.thorough else 0.001, 0)
             laps.part_ended(0.0, 1.0 if laps.thorough else 0.001)
         assert laps.dear
-    laps.looked_at_the_end(cut=True, waiting=int(PARTS / SECONDS_PER_EVENT), saves=False)
+    laps.looked_at_the_end(0, cut=True, waiting=int(PARTS / SECONDS_PER_EVENT), saves=False)
     assert not laps.behind, "what a lap costs is what a thorough one cost"
 
 

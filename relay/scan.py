@@ -161,7 +161,7 @@ class Laps:
         Then laps were slow by chance, and to make them in parts is what keeps events waiting.
         """
         if self._in_parts > self._at_the_end:
-            self.dear, self._slow = False, 0
+            self.dear, self.behind, self._slow = False, False, 0
             self._needed = min(2 * self._needed, MOST_DEAR_LAPS)
         elif self._at_the_end:
             self._needed = DEAR_LAPS
@@ -191,7 +191,8 @@ class Laps:
 
     def part_ended(self, now: float, seconds: float, besides: float = 0.0, *, events: int = 0) -> None:
         """The next part is due when this one, and what was done besides, has taken a fifth of the time."""
-        self._in_parts += events
+        if not self.behind:  # a backlog says nothing about where new events are
+            self._in_parts += events
         self._next = now + RESTS * (seconds + besides)
         if self.thorough:
             self._cost = PARTS * seconds

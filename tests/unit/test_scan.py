@@ -307,6 +307,12 @@ def test_where_new_events_are_not_at_the_end_of_the_table_laps_are_whole_again()
     assert not in_parts(laps, events=50, at_the_end=5)
 
 
+def test_a_backlog_that_parts_find_is_no_sign_that_laps_are_cheap() -> None:
+    laps = laps_of((1.0, 0))
+    laps.looked(1.0, 4_000, full=True)
+    assert in_parts(laps, events=4_000, at_the_end=5)
+
+
 def test_who_took_laps_for_dear_in_vain_is_slower_to_do_so_again() -> None:
     laps = laps_of((1.0, 0))
     in_parts(laps, events=1, at_the_end=0)

@@ -23,14 +23,24 @@ def publisher_names() -> list[str]:
 
 def find_publisher(name: str) -> Callable[[Mapping[str, Any]], Publisher]:
     for entry in entry_points(group=GROUP, name=name):
-        factory: Callable[[Mapping[str, Any]], Publisher] = entry.load()
-        return factory
+        return _load(entry)
     if ":" in name:
-        return EntryPoint(name, name, GROUP).load()  # type: ignore[no-any-return]
+        return _load(EntryPoint(name, name, GROUP))
     known = publisher_names()
     near = get_close_matches(name, known, 1)
     hint = f"did you mean '{near[0]}'?" if near else f"known are {', '.join(known)}"
     raise SettingsError(f"publisher = '{name}' is not installed: {hint}")
+
+
+def _load(entry: EntryPoint) -> Callable[[Mapping[str, Any]], Publisher]:
+    try:
+        factory: Callable[[Mapping[str, Any]], Publisher] = entry.load()
+    except (ImportError, AttributeError, ValueError) as error:
+        raise SettingsError(
+            f"publisher = '{entry.name}' cannot be loaded: {error} (a module must be installed, or be on"
+            " PYTHONPATH)"
+        ) from error
+    return factory
 
 
 def make_publisher(settings: Settings) -> Publisher:

@@ -91,7 +91,7 @@ def replay(
         count = _count(conn, found, settings, selection)
         asked = {"action": "replay", "replay_id": name, "dry_run": dry_run, "selection": selection.details()}
         asked |= {"matched": count.value, "exact": count.exact}
-        tally = known.tally if known else None
+        tally, failed = known.tally if known else None, False
         state: State | None = known.state if known else None
         if count.value == 0:
             note("no published event matches")
@@ -102,10 +102,13 @@ def replay(
         else:
             ask("to publish again", count.value, exact=count.exact, yes=yes)
             tally, state = _run(conn, found, settings, name, known, selection, count, rate, who(actor))
+            failed = tally.refused > 0
     if as_json:
         _print_json(asked, state, tally)
     if state == "stopped" and not dry_run:
         raise typer.Exit(130)
+    if failed:
+        raise typer.Exit(1)
 
 
 def _checked(replay_id: str) -> str:

@@ -79,10 +79,12 @@ def connect(
 ) -> StoreConnection:
     """A connection in autocommit mode with the session settings that the store's plans rely on.
 
-    Of several hosts in the URL it leads to the one that another connection stands `beside`.
+    Of several hosts in the URL it leads to the one that another connection stands `beside`. Its commits last
+    unless `session` says otherwise: generations must not come again after a crash of the server, nor may an
+    event go out whose commit the server forgets.
     """
     conn = _open(url, purpose, _place(beside) if beside else {})
-    conn.settings = _SESSION | session
+    conn.settings = _SESSION | _lasting(conn) | session
     if not conn.pooled:
         _configure(conn, transaction=False)
     return conn
@@ -95,11 +97,16 @@ def connect_for_handlers(url: str, purpose: str) -> StoreConnection:
     """
     conn = _open(url, purpose, {})
     conn.timeline = None  # whichever server it leads to will do
-    row = conn.execute("SELECT current_setting('synchronous_commit')").fetchone()
-    conn.settings = {"synchronous_commit": "on"} if row == ("off",) else {}
+    conn.settings = _lasting(conn)
     if conn.settings and not conn.pooled:
         _configure(conn, transaction=False)
     return conn
+
+
+def _lasting(conn: Connection[Any]) -> dict[str, str]:
+    """What makes commits wait for the disk where a server, database or role defaults to not waiting."""
+    row = conn.execute("SELECT current_setting('synchronous_commit')").fetchone()
+    return {"synchronous_commit": "on"} if row == ("off",) else {}
 
 
 def _open(url: str, purpose: str, place: dict[str, str | int]) -> StoreConnection:

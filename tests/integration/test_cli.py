@@ -205,6 +205,23 @@ def test_an_unknown_publisher_is_wrong_settings(database: str) -> None:
     assert said == "publisher = 'kafak' is not installed: did you mean 'kafka'?"
 
 
+@pytest.mark.parametrize(
+    "name, reason",
+    [
+        ("nosuch:Thing", "No module named 'nosuch'"),
+        ("relay.plugins:Nothing", "module 'relay.plugins' has no attribute 'Nothing'"),
+    ],
+)
+def test_a_publisher_that_cannot_be_loaded_is_wrong_settings(database: str, name: str, reason: str) -> None:
+    said = failure(relay("run", "--publisher", name, "--database-url", database, RELAY_HTTP="off"), 2)
+    assert said.startswith(f"publisher = '{name}' cannot be loaded: {reason} (")
+
+
+def test_nobody_relays_into_the_memory_of_a_bench(database: str) -> None:
+    said = failure(relay("run", "--publisher", "memory", "--database-url", database, RELAY_HTTP="off"), 2)
+    assert said == "publisher = 'memory' is not installed: known are kafka, rabbitmq, stdout, webhook"
+
+
 def test_a_port_that_was_chosen_and_is_busy_is_wrong_settings(database: str) -> None:
     import socket
 

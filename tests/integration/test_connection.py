@@ -1,7 +1,7 @@
 """How the store connects: with patience of its own, beside one another, and aware of a pooler's server."""
 
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import psycopg
 import pytest
@@ -58,3 +58,25 @@ def test_a_transaction_through_a_pooler_that_leads_elsewhere_now_is_refused(pgbo
         conn.timeline = 2
         with pytest.raises(RelayError, match="taken over"), transaction(conn):
             pass
+
+
+@pytest.mark.parametrize("pooled", [False, True])
+def test_commits_last_where_the_database_defaults_to_not_waiting_for_the_disk(
+    database: str, pooler: Callable[[str], str], pooled: bool
+) -> None:
+    """Or a crash of the server would hand out the same generations again."""
+    name = database.rpartition("/")[2]
+    with psycopg.connect(database, autocommit=True) as conn:
+        conn.execute(f'ALTER DATABASE "{name}" SET synchronous_commit = off')
+    through = pooler(database) if pooled else database
+    for asked, found in ({}, "on"), ({"synchronous_commit": "off"}, "off"):
+        with connect(through, **asked) as conn, transaction(conn):
+            assert conn.execute("SHOW synchronous_commit").fetchone() == (found,)
+
+
+def test_a_stricter_default_of_the_database_stays(database: str) -> None:
+    name = database.rpartition("/")[2]
+    with psycopg.connect(database, autocommit=True) as conn:
+        conn.execute(f'ALTER DATABASE "{name}" SET synchronous_commit = remote_apply')
+    with connect(database) as conn:
+        assert conn.execute("SHOW synchronous_commit").fetchone() == ("remote_apply",)

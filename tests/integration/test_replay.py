@@ -388,6 +388,11 @@ class Misconfigured(Interrupting):
         return [Unconfirmed("bad password", scope="settings")] * len(events)
 
 
+class Refusing(Interrupting):
+    def publish(self, events: Sequence[Event], deadline: float) -> Sequence[Outcome]:
+        return [Refused("too large")] * len(events)
+
+
 def lines(text: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in text.splitlines()]
 
@@ -443,6 +448,15 @@ def test_a_wrong_setting_is_a_sentence(stage: Stage, url: str) -> None:
     assert result.stderr.splitlines()[-1] == (
         "error: the publisher's settings are wrong: bad password; to go on: relay replay --replay-id r-1"
     )
+
+
+@command
+def test_a_replay_of_which_something_was_refused_has_failed(stage: Stage, url: str) -> None:
+    publish(stage, "a", 2)
+    result = invoke("replay", "--all", "--replay-id", "r-1", "--publisher", f"{__name__}:Refusing")
+    assert result.exit_code == 1
+    assert "2 events refused by the broker" in result.stderr
+    assert invoke("replay", "--replay-id", "r-1", "--publisher", "stdout").exit_code == 0  # it is done
 
 
 @command

@@ -8,6 +8,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from relay.errors import InvalidEvent, NotInTransaction
     from relay.event import Event
     from relay.inbox import Inbox
     from relay.outcome import Delivered, Outcome, Publisher, Refused, Unconfirmed
@@ -19,7 +20,9 @@ __all__ = [
     "Delivered",
     "Event",
     "Inbox",
+    "InvalidEvent",
     "NewEvent",
+    "NotInTransaction",
     "Outbox",
     "Outcome",
     "Publisher",
@@ -32,7 +35,9 @@ _HOMES = {
     "Delivered": "relay.outcome",
     "Event": "relay.event",
     "Inbox": "relay.inbox",
+    "InvalidEvent": "relay.errors",
     "NewEvent": "relay.producer",
+    "NotInTransaction": "relay.errors",
     "Outbox": "relay.producer",
     "Outcome": "relay.outcome",
     "Publisher": "relay.outcome",

@@ -16,9 +16,7 @@ from dataclasses import dataclass, field
 
 from publishers.classify import Trouble, outcome
 from relay.event import Event
-from relay.outcome import Delivered, Outcome, Unconfirmed
-
-HELD_UP = Unconfirmed("held up behind an earlier event of its key")
+from relay.outcome import HELD_UP, Delivered, Outcome, Unconfirmed
 
 
 @dataclass(slots=True)

@@ -15,11 +15,10 @@ from confluent_kafka import KafkaError
 from publishers import classify
 from publishers.classify import Trouble
 from relay.event import Event
-from relay.outcome import Delivered, Outcome, Refused, Unconfirmed
+from relay.outcome import HELD_UP, Delivered, Outcome, Refused, Unconfirmed
 
 log = logging.getLogger(__name__)
 
-HELD_UP = Unconfirmed("held up behind an earlier event of its key")
 STRANDED = "_PURGE_INFLIGHT"
 NOT_IN_TIME = Unconfirmed("not published in time", "broker")
 _PURGED = {

@@ -13,11 +13,9 @@ from time import monotonic
 from typing import NamedTuple
 
 from relay.event import Event
-from relay.outcome import Delivered, Outcome, Unconfirmed
+from relay.outcome import HELD_UP, Delivered, Outcome, Unconfirmed
 
 FAILURES_IN_A_ROW = 5
-
-HELD_UP = Unconfirmed("held up behind an earlier event of its key")
 
 
 class Turn(NamedTuple):

@@ -53,6 +53,9 @@ class Refused:
 
 Outcome: TypeAlias = Delivered | Unconfirmed | Refused
 
+# For an event that was not sent because one before it was not delivered.
+HELD_UP = Unconfirmed("held up behind an earlier event of its key")
+
 
 class Publisher(Protocol):
     """Where events go. Called from one thread at a time."""

@@ -95,7 +95,7 @@ class RabbitSettings(_Section):
     routing_key: Template = "{event_type}"
     """The routing key; `{event_type}` and `{key_type}` are filled in."""
     max_unconfirmed_per_key: NonNegativeInt = 1
-    """How many events of one key may be on their way at once; 0: no bound. Anything but 1 can break a key's order."""
+    """How many events of one key may be on their way at once, 0: no bound; all but 1 can break its order."""
     confirm_seconds: Seconds = 15.0
     """How long a confirm may take before the connection counts as lost."""
     declare: bool = False

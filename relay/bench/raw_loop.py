@@ -16,8 +16,9 @@ from relay.event import Event
 from relay.scan import BUCKETS, THE_PAST, Scan
 from relay.settings import Settings
 from relay.settlement import Settlement
-from relay.store.claim import Claim, Claiming, Limits
+from relay.store.claim import Claiming
 from relay.store.connection import connect, resolve
+from relay.store.look import Claim, Limits
 from relay.store.settle import Settling
 from relay.worker.channel import Channel
 from relay.worker.state import InFlight

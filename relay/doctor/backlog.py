@@ -7,10 +7,9 @@ import psycopg
 from psycopg.rows import class_row
 
 from relay.doctor.patient import Patient
-from relay.store.claim import destination_expression
 from relay.store.claim_sql import FRESH, LATER
 from relay.store.connection import transaction
-from relay.store.sqltext import fill
+from relay.store.sqltext import destination_expression, fill
 
 ROWS = 5_000
 LARGEST = 20

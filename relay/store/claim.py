@@ -11,13 +11,10 @@ Where nothing waits and nothing is held, which is nearly always, shorter stateme
 all it needs from what the first has left in the transaction, so they travel together: a claim is one trip.
 """
 
-import re
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from datetime import datetime
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import Any
 
-from psycopg import Connection, RawCursor, sql
+from psycopg import Connection, RawCursor
 from psycopg.types.numeric import Int8
 
 from relay.event import Event
@@ -31,7 +28,6 @@ from relay.scan import (
     Scan,
     Tail,
     next_owned,
-    part_of,
     reach,
 )
 from relay.store.claim_sql import (
@@ -41,7 +37,6 @@ from relay.store.claim_sql import (
     DUE,
     DUE_AND_NOT_HELD,
     FRAGMENTS,
-    HEADS_PER_CLAIM,
     HELD,
     LATER_ROWS_PER_CLAIM,
     LEFT_LOCKED,
@@ -52,65 +47,23 @@ from relay.store.claim_sql import (
     SAID_IN_PLAIN,
 )
 from relay.store.connection import Table, own_transaction
-from relay.store.sqltext import Statement, fill, regclass, verbatim
+from relay.store.look import (
+    Limits,
+    Look,
+    Pause,
+    Places,
+    Watched,
+    block_of,
+    claimed,
+    event_row,
+    header_of,
+    plain_places,
+    steering,
+)
+from relay.store.sqltext import Statement, destination_expression, fill, regclass, verbatim
 
 # Where a claim met events that are not easy, so many looks do not count on it.
 HARD_LOOKS = 16
-# Claims of so many events at most come in the order of their positions.
-IN_ORDER = 500
-
-
-@dataclass(frozen=True)
-class Claim:
-    """Events of one lease: those of each key in `position` order; few of them, all in that order."""
-
-    generation: int
-    events: list[Event]
-    tids: str  # where the rows are, in the same order; for the settle
-    ids: str  # their positions, likewise
-
-
-@dataclass(frozen=True)
-class Limits:
-    """What one claim may take. Only heads that lost their lease `losses` times are taken."""
-
-    rows: int
-    bytes: int
-    losses: tuple[int, int] = (0, 0)
-    heads: int = HEADS_PER_CLAIM  # it may look at, or as many as rows if that is more
-    only: Subject | None = None  # take nothing else
-    probe: bool = False  # and take it although its breaker holds it, to see whether it still must
-    spared: tuple[Subject, ...] = ()  # take nothing of these
-    min_age: float = 0.0  # seconds that an event must have been due
-    everywhere: bool = False  # look into the buckets of others too
-    part: int | None = None  # of those, look for fresh events only into this one of PARTS
-    floor: int | None = None  # there are no fresh events below
-
-    @property
-    def plain(self) -> bool:
-        """It takes whatever is due."""
-        return self.only is None and not self.spared and self.losses == (0, 0) and not self.min_age
-
-    def suspects(self, rows: int, losses: tuple[int, int]) -> "Limits":
-        """For a claim that sees every head that this one sees, and takes those that lost a lease."""
-        return replace(self, rows=rows, losses=losses, heads=max(self.rows, self.heads), spared=())
-
-
-@dataclass(frozen=True)
-class Look:
-    """What one claim saw, beside the events it took."""
-
-    claim: Claim | None
-    buckets: int  # that had fresh rows, of those it looked for
-    skipped: int = 0  # of those, how many another worker was claiming from
-    full: bool = False  # it stopped at a limit: there may be more to see
-    whole: bool = False  # it saw everything that is there for this worker
-    blocked: bool = False  # something waits only until a sibling in flight is settled; may be wrong
-    waiting: int = 0  # at the end of the table: events that were there to be taken, and those it took
-    lost_once: int = 0  # heads left alone because they lost a lease before
-    lost_more: int = 0
-    breakers: int = 0  # that hold something back
-    probes: tuple[Subject, ...] = ()  # those of them whose time has come
 
 
 class _Statements:
@@ -152,7 +105,7 @@ class Claiming:
         self.stepwise = stepwise
         self._plain = True  # the last look met nothing that waits or is held
         self._hard_looks = 0  # so many more in which it does not count on easy events
-        self._everything = self._watched = _Watched(None)
+        self._everything = self._watched = Watched(None)
         self._fixed: dict[str, Any] = {
             "namespace": table.bucket_locks,
             "worker": worker,
@@ -163,7 +116,7 @@ class Claiming:
         """Look into these buckets only, from the next claim on; None: into all of them."""
         everything = buckets is None or len(buckets) == BUCKETS
         # In one step: it is another thread that claims.
-        self._watched = _Watched(None if everything else next_owned(buckets or ()))
+        self._watched = Watched(None if everything else next_owned(buckets or ()))
 
     @property
     def watches_all(self) -> bool:
@@ -188,34 +141,32 @@ class Claiming:
 
     def _claim_plainly(
         self, conn: Connection[Any], scan: Scan, limits: Limits
-    ) -> tuple["_Places | None", list[Event]]:
+    ) -> tuple[Places | None, list[Event]]:
         """Where nothing waits and nothing is held; no places: not all is easy, and nothing was claimed."""
 
         def lock() -> RawCursor[Any]:
             return self._texts(limits).lock_plain.run(conn, self._lock_values(scan, limits))
 
         def take() -> RawCursor[Any]:
-            return self._texts(limits).claim_plain.run(conn, self._values(scan, limits), _event_row)
+            return self._texts(limits).claim_plain.run(conn, self._values(scan, limits), event_row)
 
         if self.stepwise:
             with own_transaction(conn):
-                places = _plain_places(lock())
+                places = plain_places(lock())
                 return self._unless_hard(places, take().fetchall() if places and places.locked else [])
         if scan.idle:
             # There was nothing the last time: look first.
-            places = _plain_places(lock())
+            places = plain_places(lock())
             if places is None or places.empty:
                 return places, []
         with conn.pipeline():
             # Without a BEGIN a pipeline is one transaction in which each statement has its own snapshot.
             locking, taking = lock(), take()
-        return self._unless_hard(_plain_places(locking), taking.fetchall())
+        return self._unless_hard(plain_places(locking), taking.fetchall())
 
-    def _unless_hard(
-        self, places: "_Places | None", rows: list[Event]
-    ) -> tuple["_Places | None", list[Event]]:
+    def _unless_hard(self, places: Places | None, rows: list[Event]) -> tuple[Places | None, list[Event]]:
         """Where some events were not easy, others like them are likely to follow."""
-        if rows and not _header(rows)["easy"]:
+        if rows and not header_of(rows)["easy"]:
             self._hard_looks = HARD_LOOKS
             return None, []
         return places, rows
@@ -233,16 +184,16 @@ class Claiming:
             row = self._statements.lock_tail.run(conn, values).fetchone()
             assert row is not None
             blocks, oldest, waiting, locked, blocked, buckets, keys, pauses = row
-            held = [_Pause(Subject(scope, value), *kind) for scope, value, *kind in pauses or []]
-            places = _Places([], locked or [], [], True, buckets or [], keys or [], THE_PAST, False, held)
+            held = [Pause(Subject(scope, value), *kind) for scope, value, *kind in pauses or []]
+            places = Places([], locked or [], [], True, buckets or [], keys or [], THE_PAST, False, held)
             rows = self._take(conn, Scan(), limits, places)
         tail.advance(blocks, block_of(oldest) if oldest else None)
-        claim, _ = _claimed(rows)
+        claim, _ = claimed(rows)
         full = len(places.later_keys) == LATER_ROWS_PER_CLAIM
         blocked = blocked or (bool(locked) and not claim)
-        return Look(claim, 0, full=full, waiting=waiting, blocked=blocked, **_steering(places))
+        return Look(claim, 0, full=full, waiting=waiting, blocked=blocked, **steering(places))
 
-    def _seen(self, scan: Scan, limits: Limits, places: "_Places", rows: list[Event]) -> Look:
+    def _seen(self, scan: Scan, limits: Limits, places: Places, rows: list[Event]) -> Look:
         """Move the scan on behind what was taken."""
         scan.later = places.later
         scan.idle = places.empty
@@ -252,8 +203,8 @@ class Claiming:
         if not places.looked:
             scan.pass_over(places.fresh)
         if not places.locked:
-            return Look(None, len(places.fresh), len(places.fresh), places.more_later, **_steering(places))
-        claim, header = _claimed(rows)
+            return Look(None, len(places.fresh), len(places.fresh), places.more_later, **steering(places))
+        claim, header = claimed(rows)
         full = header["seen"] >= max(limits.rows, limits.heads) or header["cut"]
         scan.advance(places.looked, header["buckets"], full=full)
         if full and claim:
@@ -268,13 +219,13 @@ class Claiming:
             header["blocked"] or not (claim or places.plain),
             lost_once=header["lost_once"],
             lost_more=header["lost_more"],
-            **_steering(places),
+            **steering(places),
         )
 
     def _texts(self, limits: Limits) -> _Statements:
         return self._statements if limits.floor is None else self._above_floor
 
-    def _watching(self, limits: Limits) -> "_Watched":
+    def _watching(self, limits: Limits) -> Watched:
         return self._everything if limits.everywhere else self._watched
 
     def _lock_values(self, scan: Scan, limits: Limits) -> dict[str, Any]:
@@ -291,7 +242,7 @@ class Claiming:
             "later_rows": 0 if scan.later_rests else LATER_ROWS_PER_CLAIM,
         }
 
-    def _lock_buckets(self, conn: Connection[Any], scan: Scan, limits: Limits) -> "_Places":
+    def _lock_buckets(self, conn: Connection[Any], scan: Scan, limits: Limits) -> Places:
         row = self._texts(limits).lock.run(conn, self._lock_values(scan, limits)).fetchone()
         assert row is not None
         fresh, locked, mixed, later_buckets, later_keys, later_at, later_ids, pauses = (
@@ -303,7 +254,7 @@ class Claiming:
         if not scan.later_rests:
             later = (later_at[n - 1], later_ids[n - 1]) if more_later else THE_PAST
         mine = set(locked)
-        return _Places(
+        return Places(
             fresh,
             locked,
             [bucket for bucket in fresh if bucket in mine],
@@ -312,7 +263,7 @@ class Claiming:
             later_keys[:n],
             later,
             more_later,
-            [_Pause(Subject(scope, value), *kind) for scope, value, *kind in pauses],
+            [Pause(Subject(scope, value), *kind) for scope, value, *kind in pauses],
         )
 
     def _values(self, scan: Scan, limits: Limits) -> dict[str, Any]:
@@ -329,7 +280,7 @@ class Claiming:
             "min_age": limits.min_age,
         }
 
-    def _take(self, conn: Connection[Any], scan: Scan, limits: Limits, places: "_Places") -> list[Event]:
+    def _take(self, conn: Connection[Any], scan: Scan, limits: Limits, places: Places) -> list[Event]:
         if not places.locked:
             return []
         probed = limits.only if limits.probe else None
@@ -348,109 +299,4 @@ class Claiming:
         }
         texts = self._texts(limits)
         statement = texts.claim_around_pauses if held or limits.only else texts.claim
-        return statement.run(conn, values, _event_row).fetchall()
-
-
-class _Watched:
-    """Buckets to look into. `way` leads from each bucket to the next of them; None: all are."""
-
-    def __init__(self, way: list[int] | None) -> None:
-        self.way = way
-        self._texts: dict[int | None, str | None] = {}
-
-    def text(self, part: int | None) -> str | None:
-        """The way, or that through a part of the buckets; written out once, not at every claim."""
-        if part not in self._texts:
-            way = self.way
-            if part is not None:
-                watched = [b for b in range(BUCKETS) if way is None or way[b] == b]
-                way = next_owned(part_of(watched, part))
-            self._texts[part] = None if way is None else f"{{{','.join(map(str, way))}}}"
-        return self._texts[part]
-
-
-class _Places(NamedTuple):
-    fresh: list[int]
-    locked: list[int]
-    looked: list[int]  # those of the fresh ones that are locked
-    mixed: bool  # in some of those that have fresh rows others wait
-    later_buckets: list[int]
-    later_keys: list[str]
-    later: tuple[datetime, int]  # where the next look goes on
-    more_later: bool
-    pauses: list["_Pause"]
-
-    @property
-    def empty(self) -> bool:
-        return not self.fresh and not self.later_keys and not self.more_later
-
-    @property
-    def plain(self) -> bool:
-        """Nothing waits and nothing is held."""
-        return not self.mixed and not self.later_keys and not self.pauses
-
-
-def block_of(tid: str) -> int:
-    return int(tid.strip("()").partition(",")[0])
-
-
-def _claimed(rows: list[Event]) -> tuple[Claim | None, dict[str, Any]]:
-    """The claim, and what the statement says beside it."""
-    if not rows:
-        return None, {}
-    header = _header(rows)
-    events = [row for row in rows if row.generation]
-    if not events:
-        return None, header
-    claim = Claim(events[0].generation, events, header["tids"], header["ids"])
-    return _in_order(claim) if len(events) <= IN_ORDER else claim, header
-
-
-def _in_order(claim: Claim) -> Claim:
-    """As they were written, whatever their keys; for many that would take longer than it is worth."""
-    tids = re.findall(r"\(\d+,\d+\)", claim.tids)
-    placed = sorted(zip(claim.events, tids, strict=True))
-    places = ",".join(f'"{tid}"' for _, tid in placed)
-    ids = ",".join(str(event.position) for event, _ in placed)
-    return Claim(claim.generation, [event for event, _ in placed], f"{{{places}}}", f"{{{ids}}}")
-
-
-def _header(rows: list[Event]) -> dict[str, Any]:
-    return next(row for row in rows if not row.generation).headers  # type: ignore[return-value]
-
-
-def _plain_places(locking: RawCursor[Any]) -> _Places | None:
-    row = locking.fetchone()
-    assert row is not None
-    fresh, locked, plain, _ = row
-    if not plain:
-        return None
-    return _Places(fresh or [], locked or [], locked or [], False, [], [], THE_PAST, False, [])
-
-
-class _Pause(NamedTuple):
-    subject: Subject
-    breaker: bool
-    due: bool | None  # of a breaker: it is time to probe
-
-
-def _steering(places: _Places) -> dict[str, Any]:
-    breakers = [pause for pause in places.pauses if pause.breaker]
-    return {
-        "breakers": len(breakers),
-        "probes": tuple(pause.subject for pause in breakers if pause.due),
-    }
-
-
-def _event_row(cursor: Any) -> Callable[[Sequence[Any]], Event]:
-    return Event._make
-
-
-def destination_expression(template: str) -> str:
-    """SQL for an event's destination: the row's own, else the template with its fields filled in."""
-    default = sql.Literal(template).as_string(None)
-    if "{event_type}" in template:
-        default = f"replace({default}, '{{event_type}}', o.event_type)"
-    if "{key_type}" in template:
-        default = f"replace({default}, '{{key_type}}', split_part(o.partition_key, ':', 1))"
-    return verbatim(f"coalesce(o.destination, {default})")
+        return statement.run(conn, values, event_row).fetchall()

@@ -19,10 +19,9 @@ from psycopg.types.json import Jsonb
 from relay.errors import RelayError
 from relay.event import Event
 from relay.reading import Count
-from relay.store.claim import destination_expression
 from relay.store.conditions import conditions
 from relay.store.connection import StoreConnection, Table, transaction
-from relay.store.sqltext import fill, storable
+from relay.store.sqltext import destination_expression, fill, storable
 
 ROWS_PER_PAGE = 50_000
 ROWS_TO_COUNT = 1_000_000

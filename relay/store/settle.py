@@ -21,9 +21,9 @@ from psycopg import Connection
 from relay.errors import LeaseLost, Overtaken
 from relay.settlement import Settlement
 from relay.store.belt import fails, overtaken_is_told
-from relay.store.claim import Claim
 from relay.store.claim_sql import FRESH, LATER
 from relay.store.connection import Table, settings_hold
+from relay.store.look import Claim
 from relay.store.sqltext import Statement, fill, storable
 
 log = logging.getLogger(__name__)

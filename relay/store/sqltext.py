@@ -71,3 +71,13 @@ def storable(text: str | None) -> str | None:
     if text is None or (text.isascii() and "\0" not in text):
         return text
     return text.replace("\0", "\ufffd").encode(errors="replace").decode()
+
+
+def destination_expression(template: str) -> str:
+    """SQL for an event's destination: the row's own, else the template with its fields filled in."""
+    default = sql.Literal(template).as_string(None)
+    if "{event_type}" in template:
+        default = f"replace({default}, '{{event_type}}', o.event_type)"
+    if "{key_type}" in template:
+        default = f"replace({default}, '{{key_type}}', split_part(o.partition_key, ':', 1))"
+    return verbatim(f"coalesce(o.destination, {default})")

@@ -17,10 +17,9 @@ from psycopg.types.json import Jsonb
 
 from relay.destination import shown
 from relay.pause import PauseScope, Subject
-from relay.store.claim import destination_expression
 from relay.store.claim_sql import FRESH, LATER, RUN_IN_FLIGHT, RUNS_OF_LEASE, SUBJECT_OF_ONLY
 from relay.store.connection import Table, transaction
-from relay.store.sqltext import fill, storable
+from relay.store.sqltext import destination_expression, fill, storable
 
 Origin: TypeAlias = Literal["operator", "breaker"]
 

@@ -10,12 +10,11 @@ from psycopg import Connection
 from psycopg.rows import dict_row
 
 from relay.pause import Subject
-from relay.store.claim import destination_expression
 from relay.store.claim_sql import FRESH, LATER, SUBJECT_OF_HELD, SUBJECT_OF_ONLY
 from relay.store.conditions import STATUS
 from relay.store.connection import Table
 from relay.store.limits import TooSlow, limited
-from relay.store.sqltext import fill
+from relay.store.sqltext import destination_expression, fill
 
 Row: TypeAlias = dict[str, Any]
 

@@ -15,9 +15,10 @@ from relay.backoff import Rising
 from relay.pace import Paces
 from relay.pause import Subject
 from relay.scan import PARTS, THE_PAST, Laps, Scan, Tail
-from relay.store.claim import Claiming, Limits, Look
+from relay.store.claim import Claiming
 from relay.store.claim_sql import LATER_ROWS_PER_CLAIM
 from relay.store.floor import Floor
+from relay.store.look import Limits, Look
 from relay.store.pauses import Breakers
 from relay.store.wake import Alarm
 from relay.worker.bell import Bell

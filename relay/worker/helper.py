@@ -12,7 +12,8 @@ from typing import Any
 from psycopg import Connection
 
 from relay.scan import BUCKETS, Scan
-from relay.store.claim import Claiming, Limits
+from relay.store.claim import Claiming
+from relay.store.look import Limits
 from relay.worker.intake import Intake
 from relay.worker.state import Hold
 

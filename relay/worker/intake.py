@@ -9,7 +9,7 @@ from time import monotonic
 
 from relay.metrics import Metrics
 from relay.pause import Subject
-from relay.store.claim import Look
+from relay.store.look import Look
 from relay.worker.channel import Channel
 from relay.worker.state import Batch, InFlight
 

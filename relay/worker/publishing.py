@@ -12,14 +12,13 @@ from time import monotonic
 
 from relay.event import Event
 from relay.metrics import Metrics
-from relay.outcome import Delivered, Outcome, Publisher, Unconfirmed
+from relay.outcome import HELD_UP, Delivered, Outcome, Publisher, Unconfirmed
 from relay.worker.channel import Channel
 from relay.worker.state import Batch
 
 log = logging.getLogger(__name__)
 
 TOO_LATE = Unconfirmed("not published in time: released", scope="broker", holds=None)
-HELD_UP = Unconfirmed("held up behind an earlier event of its key")
 
 
 class Publishing:

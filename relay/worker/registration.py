@@ -25,10 +25,11 @@ from relay.outcome import Publisher
 from relay.pace import Paces
 from relay.scan import BUCKETS
 from relay.settings import Settings
-from relay.store.claim import Claiming, Limits
+from relay.store.claim import Claiming
 from relay.store.connection import StoreConnection, Table, connect, hang_up, resolve
 from relay.store.floor import Floor
 from relay.store.gauges import Gauges
+from relay.store.look import Limits
 from relay.store.migrate import require_current
 from relay.store.pauses import Breakers
 from relay.store.prune import Pruning

@@ -7,7 +7,7 @@ from time import monotonic
 from relay.backoff import Rising
 from relay.outcome import Outcome
 from relay.pause import Subject
-from relay.store.claim import Claim
+from relay.store.look import Claim
 
 
 @dataclass(eq=False)

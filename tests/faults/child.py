@@ -23,7 +23,8 @@ from relay.event import Event
 from relay.outcome import Outcome, Publisher, Refused, Unconfirmed
 from relay.store import claim as claims
 from relay.store import connection, reap, settle
-from relay.store.claim import Claiming, Look
+from relay.store.claim import Claiming
+from relay.store.look import Look
 from relay.store.settle import Settling
 from relay.worker.registration import Registration
 from tests.faults.failpoints import Failpoints, Step

@@ -17,8 +17,8 @@ from relay.errors import LeaseLost, Overtaken
 from relay.outcome import Delivered, Outcome, Refused, Unconfirmed
 from relay.scan import Tail
 from relay.settlement import judge
-from relay.store.claim import Claim, Limits
 from relay.store.floor import Floor
+from relay.store.look import Claim, Limits
 from relay.store.redrive import Filter, retry, skip
 from tests.integration.operator_kit import last
 from tests.integration.store_kit import LOST_MORE, LOST_ONCE, Actor, insert

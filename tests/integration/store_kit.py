@@ -23,8 +23,8 @@ import relay.store.settle
 from relay.names import TableName
 from relay.scan import Scan
 from relay.settlement import Act, Settlement
-from relay.store.claim import Claim, Limits, Look
 from relay.store.connection import Table, connect, resolve
+from relay.store.look import Claim, Limits, Look
 from relay.store.reap import Reaped
 
 OUTBOX = TableName.parse("outbox")

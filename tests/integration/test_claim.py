@@ -10,8 +10,8 @@ import relay.scan
 from relay.event import Event
 from relay.scan import BUCKETS_PER_CLAIM, Scan, Tail, part_of
 from relay.settlement import Settlement
-from relay.store.claim import Claim, Limits
 from relay.store.claim_sql import HEADS_PER_CLAIM, LATER_ROWS_PER_CLAIM
+from relay.store.look import Claim, Limits
 from tests.integration.store_kit import (
     LOST_MORE,
     LOST_ONCE,

@@ -13,7 +13,7 @@ from relay.outcome import Delivered, Outcome
 from relay.scan import BUCKETS, Scan
 from relay.settings import Settings
 from relay.store import wake
-from relay.store.claim import Limits
+from relay.store.look import Limits
 from relay.worker import claimer
 from relay.worker.bell import Bell
 from relay.worker.registration import Registration

@@ -10,8 +10,8 @@ import pytest
 
 import relay.store.floor
 from relay.scan import PARTS, Scan
-from relay.store.claim import Limits
 from relay.store.floor import LOWEST, Floor
+from relay.store.look import Limits
 from tests.integration.store_kit import Actor, Raw, Stage, positions
 from tests.integration.test_plans import Explainer
 

@@ -17,8 +17,8 @@ from psycopg.adapt import Transformer
 
 from relay.scan import TAIL_BLOCKS, Scan, Tail
 from relay.settlement import Settlement
-from relay.store.claim import Limits
 from relay.store.claim_sql import LATER_ROWS_PER_CLAIM
+from relay.store.look import Limits
 from tests.conftest import _major_version, _new_database, _template, obtain
 from tests.integration.store_kit import COMPLETE, RELEASE, Actor, Raw, Stage
 

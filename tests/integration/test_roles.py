@@ -21,10 +21,11 @@ from relay.scan import Scan
 from relay.settlement import Settlement
 from relay.store import inspect, redrive, retention, steer
 from relay.store import replay as store
-from relay.store.claim import Claim, Claiming, Limits
+from relay.store.claim import Claiming
 from relay.store.connection import connect, resolve
 from relay.store.gauges import Gauges
 from relay.store.inbox import prune_inbox, require_inbox
+from relay.store.look import Claim, Limits
 from relay.store.migrate import migrate, require_current
 from relay.store.reap import Reaping
 from relay.store.restored import move_generations

@@ -11,7 +11,7 @@ from relay.errors import LeaseLost, Overtaken
 from relay.outcome import Unconfirmed
 from relay.pause import Subject
 from relay.settlement import Settlement
-from relay.store.claim import Claim
+from relay.store.look import Claim
 from relay.store.pauses import Breakers
 from tests.integration.store_kit import (
     RELEASE,

@@ -10,7 +10,7 @@ import pytest
 
 from relay.metrics import Metrics
 from relay.scan import Scan
-from relay.store.claim import Claim, Limits, Look
+from relay.store.look import Claim, Limits, Look
 from relay.testing import make_event
 from relay.worker.channel import Channel
 from relay.worker.helper import Helper

@@ -10,7 +10,7 @@ import pytest
 import relay.worker.settler
 from relay.metrics import Metrics
 from relay.outcome import Delivered
-from relay.store.claim import Claim
+from relay.store.look import Claim
 from relay.testing import make_event
 from relay.worker.bell import Bell
 from relay.worker.channel import Channel

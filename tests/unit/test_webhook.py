@@ -23,11 +23,10 @@ from publishers import signing, webhook
 from publishers.addresses import is_public
 from publishers.http_network import Network
 from publishers.webhook import CLOSED, CONNECTIONS, NO_THREAD, WebhookPublisher
-from publishers.webhook_call import HELD_UP
 from publishers.webhook_target import target_of
 from relay.errors import SettingsError
 from relay.event import Event
-from relay.outcome import Delivered, Outcome, Refused, Unconfirmed
+from relay.outcome import HELD_UP, Delivered, Outcome, Refused, Unconfirmed
 from relay.testing import make_event
 from tests.servers.web import Request, WebServer, Writer, answer, disconnect, hang
 

@@ -653,7 +653,7 @@ def test_a_change_of_shares_in_the_middle_of_a_look_is_not_forgotten(
         return part_of(buckets, part)
 
     with monkeypatch.context() as patch:
-        patch.setattr("relay.store.claim.part_of", change)
+        patch.setattr("relay.store.look.part_of", change)
         worker.claiming.claim(worker.conn, Scan(), limits)
     ids = stage.insert(key)
     assert positions(worker.claiming.claim(worker.conn, Scan(), limits).claim) == ids

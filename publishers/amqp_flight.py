@@ -68,7 +68,6 @@ class Flight:
         self._group: deque[Message] = deque()
         self._alone = False
         self.probe: Message | None = None  # the one that tries an exchange
-        self._confirmed_up_to = 0
         self._by_id: dict[str, list[Message]] = {}
         self._admit(per_key)
 
@@ -155,28 +154,32 @@ class Flight:
         self._group = deque()
         self._alone = False
         self.probe = None
-        self._confirmed_up_to = 0
         for message in stranded:
             message.returned = False
         if trouble is Trouble.DESTINATION and (exchange := _exchange_at_fault(stranded, reason)) is not None:
             self._proven.discard(exchange)
             self._refusing[exchange] = outcome(trouble, reason)
-            self._ready.extendleft(reversed([*stranded, *rest]))
+            self._put_back([*stranded, *rest])
         elif len(stranded) == 1:
             # What kills the connection by itself costs it an attempt: it may be the record, or not.
             stranded[0].fail(Unconfirmed(reason) if trouble is Trouble.FATAL else outcome(trouble, reason))
-            self._ready.extendleft(reversed(rest))
+            self._put_back(rest)
         else:
             middle = (len(stranded) + 1) // 2
             parts = (deque(stranded[:middle]), deque(stranded[middle:]), rest)
             self._groups.extendleft(part for part in reversed(parts) if part)
 
-    def _settled(self, tag: int, multiple: bool) -> list[Message]:
-        if multiple:
-            tags = range(self._confirmed_up_to + 1, tag + 1)
-            self._confirmed_up_to = max(self._confirmed_up_to, tag)
+    def _put_back(self, messages: Sequence[Message]) -> None:
+        """They go out next: before what is ready, and before groups, which may hold later ones of their keys."""
+        if self._groups and messages:
+            self._groups.appendleft(deque(messages))
         else:
-            tags = range(tag, tag + 1)
+            self._ready.extendleft(reversed(messages))
+
+    def _settled(self, tag: int, multiple: bool) -> list[Message]:
+        # Tags grow as long as a channel is open, through any number of flights.
+        first = next(iter(self.unconfirmed), tag + 1) if multiple else tag
+        tags = range(first, tag + 1)
         pop = self.unconfirmed.pop
         settled = [message for each in tags if (message := pop(each, None)) is not None]
         if self.probe is not None and self.probe in settled:

@@ -170,7 +170,7 @@ class Flight:
             self._groups.extendleft(part for part in reversed(parts) if part)
 
     def _put_back(self, messages: Sequence[Message]) -> None:
-        """They go out next: before what is ready, and before groups, which may hold later ones of their keys."""
+        """They go out next; before groups too, which may hold later ones of their keys."""
         if self._groups and messages:
             self._groups.appendleft(deque(messages))
         else:

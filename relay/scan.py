@@ -17,6 +17,7 @@ PARTS = 16
 # two of them slow; dead entries make all of them slow.
 DEAR_SECONDS = 0.03
 SECONDS_PER_LOOK = 0.003
+TRIPS_PER_LOOK = 5  # to the server, at most
 SECONDS_PER_EVENT = 50e-6
 DEAR_LAPS = 3
 MOST_DEAR_LAPS = 3 << 8
@@ -38,6 +39,7 @@ DEEP = 1_000_000
 LEAST_OF_DEEP = 250_000
 PART_OF_DEEP = 32
 FOREVER = 2**63 - 1
+EARLIEST = -(2**63)
 
 
 @dataclass
@@ -107,11 +109,29 @@ class Tail:
     """The block of the table from which on new events are looked for; None: near its end."""
 
     block: int | None = None
+    after: int = EARLIEST  # keys that have their first event there up to this position are passed over
+    _looks: int = 0  # behind such keys
 
     def advance(self, blocks: int, oldest: int | None) -> None:
-        """After a look at a table of so many blocks; oldest: that of the first event which it found there."""
+        """After a look at a table of so many blocks; oldest: that of the first event which it found there.
+
+        What stays there because it is held is not followed for ever: laps will find it.
+        """
         end = blocks - TAIL_BLOCKS
-        self.block = max(self.block or 0, end if oldest is None else min(end, oldest))
+        first = end if oldest is None else min(end, max(oldest, blocks - FIRST_TAIL_BLOCKS))
+        self.block = max(self.block or 0, first)
+
+    def looked_at(self, firsts: Sequence[int], taken: int) -> None:
+        """After a look at keys whose first events there are these; of so many of them some were taken.
+
+        What cannot be taken must not keep others from being looked at: the next look is at those behind.
+        """
+        behind = self.after != EARLIEST
+        self._looks = self._looks + 1 if behind else 0
+        if not firsts or self._looks == BEHIND:
+            self.after, self._looks = EARLIEST, 0
+        elif behind or taken < len(firsts):
+            self.after = firsts[-1]
 
 
 class Laps:
@@ -135,6 +155,8 @@ class Laps:
         self._next = 0.0
         self._cut = 0
         self._cost: float | None = None  # seconds that a whole lap takes, as its last part tells
+        self._prompt = 0  # so many parts are made as soon as they are due
+        self.trip = 0.0  # seconds that a trip to the server takes
 
     def looked(self, seconds: float, events: int, *, full: bool = False) -> None:
         """After a claim. One that was filled does not count: for a backlog a lap is worth what it costs."""
@@ -142,7 +164,7 @@ class Laps:
             self._filled = True
             self.behind |= self.dear
         elif self.thorough and not self.behind:  # above the floor all looks are cheap
-            excess = seconds - SECONDS_PER_LOOK - events * SECONDS_PER_EVENT
+            excess = seconds - SECONDS_PER_LOOK - TRIPS_PER_LOOK * self.trip - events * SECONDS_PER_EVENT
             self._excess = (self._excess or 0.0) + excess
 
     def lap_ended(self) -> None:
@@ -151,8 +173,12 @@ class Laps:
             self.behind = self._filled
         elif self.thorough and self._excess is not None:
             self._slow = self._slow + 1 if self._excess > DEAR_SECONDS else 0
-            self.dear = self._slow >= self._needed
             self._excess = None
+            if self._slow >= self._needed and not self.dear:
+                # Whether they are is seen best by a whole lap in parts.
+                self.part = self._lap = self._in_parts = self._at_the_end = 0
+                self._prompt = PARTS
+            self.dear = self._slow >= self._needed
         self._filled = False
 
     def _judge_parts(self) -> None:
@@ -189,11 +215,20 @@ class Laps:
     def due(self, now: float) -> bool:
         return now >= self._next
 
+    def woken(self) -> None:
+        """Something has come. If it is not at the end of the table, the next lap must find it soon."""
+        self._prompt = PARTS
+
+    def longest_sleep(self, now: float, seconds: float) -> float:
+        """So many at most, and while a lap is being made no longer than until its next part is due."""
+        return min(seconds, max(0.0, self._next - now)) if self.dear and self._prompt else seconds
+
     def part_ended(self, now: float, seconds: float, besides: float = 0.0, *, events: int = 0) -> None:
         """The next part is due when this one, and what was done besides, has taken a fifth of the time."""
         if not self.behind:  # a backlog says nothing about where new events are
             self._in_parts += events
         self._next = now + RESTS * (seconds + besides)
+        self._prompt = max(self._prompt - 1, 0)
         if self.thorough:
             self._cost = PARTS * seconds
         self.part = (self.part + 1) % PARTS

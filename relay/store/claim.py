@@ -176,6 +176,7 @@ class Claiming:
         values = self._fixed | {
             "tail": tail.block,
             "reach": FIRST_TAIL_BLOCKS,
+            "after": Int8(tail.after),
             "owned": self._watching(limits).text(None),
             "later_rows": LATER_ROWS_PER_CLAIM,
             "later_buckets": BUCKETS_PER_CLAIM,
@@ -183,12 +184,14 @@ class Claiming:
         with own_transaction(conn):
             row = self._statements.lock_tail.run(conn, values).fetchone()
             assert row is not None
-            blocks, oldest, waiting, locked, blocked, buckets, keys, pauses = row
+            blocks, oldest, waiting, locked, blocked, buckets, keys, ids, pauses = row
             held = [Pause(Subject(scope, value), *kind) for scope, value, *kind in pauses or []]
             places = Places([], locked or [], [], True, buckets or [], keys or [], THE_PAST, False, held)
             rows = self._take(conn, Scan(), limits, places)
-        tail.advance(blocks, block_of(oldest) if oldest else None)
         claim, _ = claimed(rows)
+        tail.advance(blocks, block_of(oldest) if oldest else None)
+        looked_at = (ids or [])[: reach(places.later_buckets, BUCKETS_PER_CLAIM)]
+        tail.looked_at(looked_at, len({event.key for event in claim.events}) if claim else 0)
         full = len(places.later_keys) == LATER_ROWS_PER_CLAIM
         blocked = blocked or (bool(locked) and not claim)
         return Look(claim, 0, full=full, waiting=waiting, blocked=blocked, **steering(places))
@@ -203,6 +206,7 @@ class Claiming:
         if not places.looked:
             scan.pass_over(places.fresh)
         if not places.locked:
+            scan.later_rests = False  # this look was for fresh ones alone
             return Look(None, len(places.fresh), len(places.fresh), places.more_later, **steering(places))
         claim, header = claimed(rows)
         full = header["seen"] >= max(limits.rows, limits.heads) or header["cut"]

@@ -111,14 +111,16 @@ found AS MATERIALIZED (
     -- what is pending is not completed; not to say so keeps the planner from the index
     AND o.status = 'pending' AND o.available_at <= o.created_at AND o.partition_bucket = {NEXT_TAIL}
   GROUP BY o.partition_bucket, o.partition_key),
-tail AS MATERIALIZED (SELECT * FROM found WHERE NOT blocked ORDER BY id LIMIT %(later_rows)s),
+tail AS MATERIALIZED (
+  SELECT * FROM found WHERE NOT blocked AND id > %(after)s ORDER BY id LIMIT %(later_rows)s),
 locked AS MATERIALIZED (
   SELECT w.b FROM (SELECT b FROM tail GROUP BY b ORDER BY min(id) LIMIT %(later_buckets)s) w
   WHERE pg_try_advisory_xact_lock(%(namespace)s, w.b))
 SELECT (SELECT blocks FROM size) AS blocks, (SELECT min(tid)::text FROM found) AS oldest,
        (SELECT coalesce(sum(n), 0)::int8 FROM found WHERE NOT blocked) AS waiting,
        (SELECT array_agg(b) FROM locked) AS locked, {BLOCKED_AT_THE_END} AS blocked,
-       array_agg(b ORDER BY id) AS buckets, array_agg(k ORDER BY id) AS keys, {PAUSES} AS pauses
+       array_agg(b ORDER BY id) AS buckets, array_agg(k ORDER BY id) AS keys,
+       array_agg(id ORDER BY id) AS ids, {PAUSES} AS pauses
 FROM tail
 """
 

@@ -11,6 +11,8 @@ import socket
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
+from itertools import pairwise
+from time import monotonic
 from typing import Any
 
 import psycopg
@@ -127,6 +129,15 @@ def _open(url: str, purpose: str, place: dict[str, str | int]) -> StoreConnectio
     if conn.pooled:
         conn.prepare_threshold = None
     return conn
+
+
+def trip_seconds(conn: Connection[Any]) -> float:
+    """What a statement takes that does nothing."""
+    times = [monotonic()]
+    for _ in range(3):
+        conn.execute("SELECT 1")
+        times.append(monotonic())
+    return min(after - before for before, after in pairwise(times))
 
 
 def hang_up(conn: Connection[Any]) -> None:

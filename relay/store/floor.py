@@ -12,6 +12,9 @@ until the server starts anew.
 
 Rows with positions that the table has not given (OVERRIDING SYSTEM VALUE), and redriven ones whose
 `created_at` is yet to come, are not foreseen here. Whoever looks from a floor looks without one now and then.
+
+A crash of the server may bring back what a settle had moved, and give a prepared transaction another name.
+Connections end with it, and with them this. Behind a pooler they do not, so there is no floor.
 """
 
 from collections.abc import Iterator
@@ -21,7 +24,7 @@ from psycopg import Connection
 
 from relay.scan import BUCKETS, PARTS
 from relay.store.claim_sql import FRESH
-from relay.store.connection import Table, settings_hold
+from relay.store.connection import StoreConnection, Table, settings_hold
 from relay.store.sqltext import fill, regclass, verbatim
 
 LOWEST = -(2**63)
@@ -61,6 +64,8 @@ class Floor:
 
         In small steps, PARTS for a look at all buckets: one at once would pass all that is dead since.
         """
+        if isinstance(conn, StoreConnection) and conn.pooled:
+            return
         self._conn, self._given = conn, given
         for _ in range(steps):
             next(self._steps)

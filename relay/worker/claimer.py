@@ -14,9 +14,10 @@ from psycopg import Connection
 from relay.backoff import Rising
 from relay.pace import Paces
 from relay.pause import Subject
-from relay.scan import PARTS, THE_PAST, Laps, Scan, Tail
+from relay.scan import EARLIEST, PARTS, THE_PAST, Laps, Scan, Tail
 from relay.store.claim import Claiming
 from relay.store.claim_sql import LATER_ROWS_PER_CLAIM
+from relay.store.connection import trip_seconds
 from relay.store.floor import Floor
 from relay.store.look import Limits, Look
 from relay.store.pauses import Breakers
@@ -35,6 +36,8 @@ LONGEST_GATHER = 0.004
 # Ownership is a hint that may be wrong for a while: what nobody claimed for so long is anyone's.
 SWEEP_SECONDS = 1.0
 SWEEP_AGE = 5.0
+# At the end of the table, behind keys that are held: so often at once.
+LOOKS_AT_THE_END = 4
 # Events that lost a lease go out in small groups, then alone, so that one that kills its worker
 # does not take others to their last attempt.
 LOST_ONCE = (1, 1)
@@ -99,6 +102,7 @@ class Claimer:
         self._limits = replace(self._limits, everywhere=until_empty)
         if self._alarm:
             self._alarm.listen(self._conn)
+        self._laps.trip = trip_seconds(self._conn)
         while not self._stopping.is_set():
             if (wait := self._hold.remaining()) > 0:
                 self._stopping.wait(min(wait, 1.0))
@@ -232,9 +236,17 @@ class Claimer:
         return self._take(limits, lambda: self._claiming.claim(self._conn, scan, limits))
 
     def _look_at_the_end(self) -> bool:
+        for _ in range(LOOKS_AT_THE_END):
+            if self._found_at_the_end():
+                return True
+            if self._tail.after == EARLIEST:
+                break
+        return False
+
+    def _found_at_the_end(self) -> bool:
         limits = replace(self._limits, floor=self._floor.value)
         look = self._take(limits, lambda: self._claiming.claim_tail(self._conn, self._tail, limits))
-        # Where most of what was found is held, however much there is, laps would find no more.
+        # Where most of what was found is held, it does not tell how much a lap would find.
         taken = len(look.claim.events) if look.claim else 0
         waiting = look.waiting if taken >= LATER_ROWS_PER_CLAIM else 0
         self._laps.looked_at_the_end(taken, cut=look.full, waiting=waiting, saves=not self._floor.stuck)
@@ -252,7 +264,7 @@ class Claimer:
 
     def _sleep(self) -> None:
         if self._alarm is None:
-            self._stopping.wait(self._polls.step())
+            self._stopping.wait(self._laps.longest_sleep(monotonic(), self._polls.step()))
         elif not self._alarm.arm(self._conn):
             self._doze(self._alarm)
 
@@ -260,5 +272,7 @@ class Claimer:
         """Until something was inserted, or has left behind which others were seen to wait."""
         if self._blocked and not self._bell.await_next(self._strokes):
             return
-        if alarm.sleep(self._conn, LONGEST_SLEEP, self._bell):
+        longest = self._laps.longest_sleep(monotonic(), LONGEST_SLEEP)
+        if alarm.sleep(self._conn, longest, self._bell):
             self._scan.idle = False
+            self._laps.woken()

@@ -20,6 +20,7 @@ from relay.store.pauses import Breakers
 from relay.store.settle import Settling
 from relay.worker.bell import Bell
 from relay.worker.channel import Channel
+from relay.worker.publishing import TOO_LATE
 from relay.worker.state import Batch, Hold, InFlight
 
 log = logging.getLogger(__name__)
@@ -76,6 +77,8 @@ class Settler:
 
     def _steer(self, batch: Batch, verdict: Verdict) -> None:
         """Hold back what would fare no better, before the settle lets it be claimed again."""
+        if all(outcome is TOO_LATE for outcome in batch.outcomes):
+            return  # nobody was asked
         if verdict.settings:
             wait = self._hold.engage(verdict.settings.reason, verdict.settings.retry_after)
             log.error("claiming stops for %.1f s, a setting is wrong: %s", wait, verdict.settings.reason)

@@ -585,6 +585,27 @@ def test_a_look_at_the_end_of_the_table_tells_how_much_there_was(stage: Stage) -
     assert look.waiting == 2, "one more stands behind those in flight"
 
 
+def test_any_number_of_held_keys_at_the_end_of_the_table_does_not_hide_others_there(stage: Stage) -> None:
+    stage.sql.execute(
+        "INSERT INTO outbox_pauses (scope, value, origin, reason, paused_by)"
+        " VALUES ('event_type', 'Held', 'operator', '', '')"
+    )
+    stage.insert("", 3 * BUCKETS_PER_CLAIM, partition_key=Raw("'held-' || i"), event_type="Held")
+    (free,) = stage.insert("free")
+    worker, tail, found = stage.actor(), Tail(), []
+    for _ in range(6):
+        look = worker.claiming.claim_tail(worker.conn, tail, Limits(100, 1 << 24))
+        found.append(positions(look.claim))
+    assert [free] in found
+
+
+def test_what_waited_is_looked_at_again_after_a_look_that_was_for_fresh_ones_alone(stage: Stage) -> None:
+    (due,) = stage.insert("a", available_at=Raw("now() + interval '1 us'"))
+    worker, scan = stage.actor(), Scan(later_rests=True)
+    looks = [worker.claiming.claim(worker.conn, scan, Limits(10, 1 << 24)) for _ in range(2)]
+    assert [positions(look.claim) for look in looks] == [[], [due]]
+
+
 def test_at_the_end_of_the_table_too_the_head_decides_and_keys_in_flight_and_pauses_hold(
     stage: Stage,
 ) -> None:

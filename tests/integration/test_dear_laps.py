@@ -16,6 +16,7 @@ from relay.metrics import Metrics
 from relay.outcome import Delivered, Outcome
 from relay.settings import Settings
 from relay.store.floor import LOWEST, Floor
+from relay.store.look import block_of
 from relay.worker import claimer
 from relay.worker.registration import Registration
 from relay.worker.state import Hold
@@ -135,6 +136,28 @@ def test_a_backlog_is_taken_in_whole_laps_above_the_floor(stage: Stage) -> None:
         assert laps.dear
     for key, positions in published.by_key.items():
         assert positions == sorted(positions), key
+
+
+def test_an_event_in_a_hole_of_the_table_is_found_soon_after_it_came(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the parts of one lap, which do not wait for as many sleeps."""
+    hole = stage.insert("", 200, partition_key=Raw("'hole-' || i"))
+    stage.insert("", 10_000, partition_key=Raw("'waits-' || i"), available_at=Raw("now() + interval '1 day'"))
+    stage.sql.execute("DELETE FROM outbox WHERE id = ANY(%s)", [hole])
+    stage.sql.execute("VACUUM outbox")
+    published = Published()
+    with relaying(stage, published) as registration:
+        monkeypatch.setattr(claimer, "LONGEST_SLEEP", PATIENCE)
+        laps = registration._claimer._laps
+        wait_until(lambda: not laps._prompt, "the first lap is made")
+        writer = stage.session()
+        writer.execute("BEGIN")
+        (event,) = stage.insert("in-the-hole", conn=writer)
+        (tid,) = writer.execute("SELECT ctid::text FROM outbox WHERE id = %s", [event]).fetchone() or ("",)
+        assert block_of(tid) < stage.value("SELECT pg_relation_size('outbox') / 8192") - scan.TAIL_BLOCKS
+        writer.execute("COMMIT")
+        wait_until(lambda: event in published.positions, "it is out", PATIENCE / 4)
 
 
 def test_what_is_held_at_the_end_of_the_table_does_not_keep_others_waiting(stage: Stage) -> None:

@@ -65,6 +65,17 @@ def test_it_never_falls(stage: Stage) -> None:
     assert floor.value == ids[-1] + 1
 
 
+def test_behind_a_pooler_it_stays_where_it_is(stage: Stage) -> None:
+    """There a crash of the server goes unnoticed, after which events may be back that had gone."""
+    (given,) = stage.insert("a")
+    worker = stage.actor(completion="delete")
+    worker.settle(worker.must_claim())
+    worker.conn.pooled = True  # type: ignore[attr-defined]
+    floor = Floor(worker.table)
+    rise(floor, worker, given)
+    assert floor.value == LOWEST
+
+
 def test_events_in_flight_marked_or_not_and_released_ones_are_still_there(stage: Stage) -> None:
     (first,) = stage.insert("a")
     worker = stage.actor(marks=False)

@@ -10,6 +10,8 @@ from relay.scan import (
     BUCKETS_PER_CLAIM,
     DEAR_LAPS,
     DEEP,
+    EARLIEST,
+    FIRST_TAIL_BLOCKS,
     FLOOR_SAVES,
     FOREVER,
     LEAST_OF_DEEP,
@@ -185,10 +187,30 @@ def test_the_end_of_a_table_is_followed_some_pages_back_and_from_the_first_event
     assert tail.block == 10_000 - TAIL_BLOCKS
     tail.advance(9_000, None)
     assert tail.block == 10_000 - TAIL_BLOCKS, "it never goes back"
-    tail.advance(20_000, 12_000)
-    assert tail.block == 12_000
-    tail.advance(20_000, None)
-    assert tail.block == 20_000 - TAIL_BLOCKS
+    tail.advance(20_000, 17_000)
+    assert tail.block == 17_000
+    tail.advance(30_000, 17_000)
+    assert tail.block == 30_000 - FIRST_TAIL_BLOCKS, "what stays there is not followed for ever"
+    tail.advance(30_000, None)
+    assert tail.block == 30_000 - TAIL_BLOCKS
+
+
+def test_keys_that_cannot_be_taken_are_passed_over_at_the_end_of_the_table_for_a_while() -> None:
+    tail = Tail()
+    tail.looked_at([3, 5, 8], taken=3)
+    assert tail.after == EARLIEST, "all were taken"
+    tail.looked_at([13, 21], taken=1)
+    assert tail.after == 21
+    tail.looked_at([34], taken=1)
+    assert tail.after == 34
+    tail.looked_at([], taken=0)
+    assert tail.after == EARLIEST, "there are no others"
+    tail.looked_at([13], taken=0)
+    looks = 0
+    while tail.after != EARLIEST:
+        looks += 1
+        tail.looked_at([100 + looks], taken=1)
+    assert looks == BEHIND, "however many others come"
 
 
 def test_a_short_table_is_looked_at_from_its_beginning() -> None:
@@ -224,6 +246,44 @@ def test_laps_are_dear_where_they_take_much_longer_than_their_looks_and_events()
     assert not laps_of((2.0, 60_000)).dear, "many events take their time"
     assert not laps_of(*[(0.004, 1)] * PARTS).dear, "many looks take theirs"
     assert laps_of((0.05, 10), (0.05, 10)).dear
+
+
+def test_a_server_that_is_far_away_does_not_make_laps_dear() -> None:
+    laps = Laps()
+    laps.trip = 0.01
+    for _ in range(DEAR_LAPS):
+        for _ in range(PARTS):
+            laps.looked(4 * laps.trip, 1)
+        laps.lap_ended()
+    assert not laps.dear
+
+
+def test_what_has_come_elsewhere_is_found_by_a_lap_whose_parts_are_made_as_soon_as_they_are_due() -> None:
+    laps = laps_of((1.0, 0))
+    assert laps.longest_sleep(0.0, 0.25) == 0.0, "a first lap says whether they are dear"
+    for _ in range(PARTS):
+        laps.part_ended(100.0, 0.001)
+    assert laps.longest_sleep(100.0, 0.25) == 0.25, "nothing has come"
+    laps.woken()
+    for part in range(PARTS):
+        assert 0.0 < laps.longest_sleep(100.0 + part, 0.25) < 0.01
+        laps.part_ended(101.0 + part, 0.001)
+    assert laps.longest_sleep(100.0 + PARTS, 0.25) == 0.25
+    laps.woken()
+    laps.dear = False
+    assert laps.longest_sleep(0.0, 0.25) == 0.25, "a whole lap has been made"
+
+
+def test_laps_that_become_dear_again_begin_with_one_that_tells_whether_they_are() -> None:
+    laps = laps_of((1.0, 0))
+    for _ in range(PARTS + 3):
+        laps.part_ended(0.0, 1.0)
+    assert not laps.thorough
+    laps.dear = False
+    for _ in range(DEAR_LAPS):
+        laps.looked(1.0, 0)
+        laps.lap_ended()
+    assert (laps.dear, laps.thorough, laps.part) == (True, True, 0)
 
 
 def test_one_slow_lap_is_chance() -> None:

@@ -10,10 +10,12 @@ import pytest
 import relay.worker.settler
 from relay.metrics import Metrics
 from relay.outcome import Delivered
+from relay.pause import Subject
 from relay.store.look import Claim
 from relay.testing import make_event
 from relay.worker.bell import Bell
 from relay.worker.channel import Channel
+from relay.worker.publishing import TOO_LATE
 from relay.worker.settler import Settler
 from relay.worker.state import Batch, Hold, InFlight
 
@@ -37,6 +39,7 @@ class Scene:
         self.published: Channel[Batch] = Channel(10)
         self.in_flight = InFlight()
         self.bell = Bell()
+        self.hold = Hold()
         self.settler = Settler(
             None,  # type: ignore[arg-type]
             self.store,  # type: ignore[arg-type]
@@ -45,7 +48,7 @@ class Scene:
             self.published,
             self.in_flight,
             self.bell,
-            Hold(),
+            self.hold,
             Metrics(),
         )
         self.thread = threading.Thread(target=self.settler.run, daemon=True)
@@ -78,6 +81,19 @@ def test_what_lasts_is_marked_once_and_settled_where_the_mark_has_left_it(scene:
         scene.published.put(batch)
     assert scene.in_flight.wait_empty(10)
     assert scene.store.settled == ["moved"] * 3
+
+
+def test_a_batch_that_was_never_published_says_nothing_about_its_broker(scene: Scene) -> None:
+    """The breaker that its probe asks about stays as it is (there is none here: to close it would fail)."""
+    subject = Subject("destination", "orders")
+    batch = scene.batch(1)
+    batch.outcomes, batch.probe = [TOO_LATE], subject
+    scene.hold.engage("wrong password", 60.0)
+    scene.published.put(batch)
+    scene.thread.start()
+    assert scene.in_flight.wait_empty(10)
+    assert scene.store.settled == ["there"]
+    assert scene.hold.remaining() > 0
 
 
 def test_while_events_flow_nothing_is_marked(scene: Scene) -> None:

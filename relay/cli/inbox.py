@@ -9,6 +9,7 @@ import typer
 from relay.cli import inbox_prune
 from relay.cli.action import Actor, DryRun, Stopping, Yes, ask, number, progress, say, who
 from relay.cli.app import App, Config, DatabaseUrl, Json, TableOption, note, opened, settings_from
+from relay.cli.filters import Key
 from relay.cli.look import parse_since
 from relay.errors import RelayError, SettingsError
 
@@ -40,7 +41,6 @@ ParkedAs = Annotated[
     Literal["failed", "stale", "malformed"] | None,
     typer.Option("--as", help="only what is parked as this", show_default=False),
 ]
-Key = Annotated[str | None, typer.Option(help="only of this key", show_default=False)]
 Error = Annotated[str | None, typer.Option(help="only where the error contains this", show_default=False)]
 Since = Annotated[
     str | None,

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from relay.cli.app import App, Config, DatabaseUrl, Json, TableOption, note, opened, settings_from
+from relay.cli.filters import Error, Key, Since, Type
 from relay.errors import RelayError, SettingsError
 
 
@@ -120,17 +121,10 @@ def events(
         Literal["pending", "processing", "completed", "dead_letter", "failed"] | None,
         typer.Option(help="only of this status", show_default=False),
     ] = None,
-    key: Annotated[str | None, typer.Option(help="only of this key", show_default=False)] = None,
-    event_type: Annotated[
-        str | None, typer.Option("--type", help="only of this event type", show_default=False)
-    ] = None,
-    error: Annotated[
-        str | None, typer.Option(help="only where last_error contains this text", show_default=False)
-    ] = None,
-    since: Annotated[
-        str | None,
-        typer.Option(help="only created since: '2h', '7 days', or 2026-07-01T12:00", show_default=False),
-    ] = None,
+    key: Key = None,
+    event_type: Type = None,
+    error: Error = None,
+    since: Since = None,
     limit: Annotated[int, typer.Option(min=1, max=100_000, help="how many at most")] = 50,
     before: Annotated[
         int | None, typer.Option(help="only before this position: the next page", show_default=False)

@@ -9,6 +9,7 @@ import typer
 
 from relay.cli.action import Actor, DryRun, Stopping, Yes, ask, number, progress, safe, say, who
 from relay.cli.app import App, Config, DatabaseUrl, Json, TableOption, note, opened, settings_from
+from relay.cli.filters import Error, Ids, Key, Since, Type, require_choice
 from relay.cli.look import parse_since
 from relay.errors import RelayError, SettingsError
 
@@ -26,17 +27,7 @@ def command(app: App) -> None:
     app.command(help=_SKIP)(skip)
 
 
-Ids = Annotated[list[str] | None, typer.Argument(help="event_ids", show_default=False, metavar="[EVENT_ID]…")]
 Everything = Annotated[bool, typer.Option("--all", help="all that the command is for")]
-Key = Annotated[str | None, typer.Option(help="only of this key", show_default=False)]
-Type = Annotated[str | None, typer.Option("--type", help="only of this event type", show_default=False)]
-Error = Annotated[
-    str | None, typer.Option(help="only where last_error contains this text", show_default=False)
-]
-Since = Annotated[
-    str | None,
-    typer.Option(help="only created since: '2h', '7 days', or 2026-07-01T12:00", show_default=False),
-]
 Limit = Annotated[
     int | None, typer.Option(min=1, help="how many at most, those parked longest first", show_default=False)
 ]
@@ -171,9 +162,7 @@ def _filter(
     from relay.store.redrive import Filter
 
     which = Filter(tuple(ids or ()), status, key, event_type, error, parse_since(since), limit)
-    if which.is_empty != everything:
-        wrong = "--all and filters exclude each other" if everything else "which events?"
-        raise SettingsError(f"{wrong} Name event ids or filters, or --all alone")
+    require_choice(filtered=not which.is_empty, everything=everything)
     return which
 
 

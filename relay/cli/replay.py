@@ -9,6 +9,7 @@ import typer
 
 from relay.cli.action import Actor, DryRun, Stopping, Yes, ask, number, progress, safe, who
 from relay.cli.app import App, Config, DatabaseUrl, Json, TableOption, note, opened, settings_from
+from relay.cli.filters import Ids, Key, Type, require_choice
 from relay.cli.look import parse_since
 from relay.errors import InvalidEvent, RelayError, SettingsError
 
@@ -45,13 +46,9 @@ Examples:
 
 
 def replay(
-    ids: Annotated[
-        list[str] | None, typer.Argument(help="event_ids", show_default=False, metavar="[EVENT_ID]…")
-    ] = None,
-    key: Annotated[str | None, typer.Option(help="only of this key", show_default=False)] = None,
-    event_type: Annotated[
-        str | None, typer.Option("--type", help="only of this event type", show_default=False)
-    ] = None,
+    ids: Ids = None,
+    key: Key = None,
+    event_type: Type = None,
     since: Annotated[
         str | None,
         typer.Option(help="only published since: '2h', '7 days', or 2026-07-01T12:00", show_default=False),
@@ -136,9 +133,7 @@ def _recall(
     empty = wanted == store.Selection()
     known = store.recall(conn, table, replay_id) if replay_id is not None else None
     if known is None:
-        if empty != everything:
-            wrong = "--all and filters exclude each other" if everything else "which events?"
-            raise SettingsError(f"{wrong} Name event ids or filters, or --all alone")
+        require_choice(filtered=not empty, everything=everything)
         return None
     # The times it began with hold: '2h' meant others then.
     began = replace(known.selection, since=None, until=None)

@@ -16,7 +16,7 @@ def command(inbox: App) -> None:
     inbox.command(help=_PRUNE)(prune)
 
 
-_PRUNE = """Forget what consumers have applied long ago, in batches of 2,000.
+_PRUNE = """Forget what consumers have applied long ago, a few pages of the table at a time.
 
 Running consumers and relays do that by themselves, a little at a time. A duplicate that arrives after its
 mark is gone is applied again: keep marks longer than your broker keeps messages. Dead letters are never
@@ -57,10 +57,10 @@ def prune(
         if not dry_run:
             ask("to forget", matched.value, exact=matched.exact, yes=yes or older_than is None)
             with Stopping() as stopping, progress("forgotten", matched.value) as tell:
-                while not stopped and (batch := prune_inbox(conn, inbox, age, consumer)):
-                    gone += batch
+                for gone in prune_inbox(conn, inbox, age, consumer):
                     tell(gone)
-                    stopped = stopping.asked
+                    if stopped := stopping.asked:
+                        break
     if as_json:
         counted = {"value": matched.value, "exact": matched.exact}
         print_json(

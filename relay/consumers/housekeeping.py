@@ -10,12 +10,15 @@ import psycopg
 from psycopg import Connection
 
 from relay.names import TableName
-from relay.store.inbox import prune_inbox
+from relay.store.inbox import inbox_sweeps
+from relay.store.sweep import Chore
 
 log = logging.getLogger(__name__)
 
 LOOK_SECONDS = 2.0
-PRUNE_SECONDS = 60.0
+PRUNE_SECONDS = 0.5
+# For which messages may wait.
+SECONDS = 0.05
 
 
 class Housekeeping:
@@ -26,9 +29,11 @@ class Housekeeping:
         retention: timedelta | None,
         retry_one: Callable[[Connection[Any]], bool],
     ) -> None:
-        self._consumer = consumer
-        self._table = table
-        self._retention = retention
+        self._chores = (
+            [Chore(sweep, retention) for sweep in inbox_sweeps(table, retention, consumer)]
+            if retention is not None
+            else []
+        )
         self._retry_one = retry_one
         self._next_look = 0.0
         self._next_prune = 0.0
@@ -38,14 +43,14 @@ class Housekeeping:
         now = monotonic()
         if now >= self._next_look:
             self._next_look = monotonic() + (0.0 if self._retry_one(conn) else LOOK_SECONDS)
-        elif self._retention is not None and now >= self._next_prune:
-            gone = self._prune(conn, self._retention)
-            self._next_prune = monotonic() + (LOOK_SECONDS if gone else PRUNE_SECONDS)
+        elif now >= self._next_prune:
+            self._next_prune = now + PRUNE_SECONDS
+            if chore := next((each for each in self._chores if each.due(now)), None):
+                self._prune(conn, chore)
 
-    def _prune(self, conn: Connection[Any], age: timedelta) -> int:
+    def _prune(self, conn: Connection[Any], chore: Chore) -> None:
         try:
-            return prune_inbox(conn, self._table, age, self._consumer)
+            chore.run(conn, SECONDS)
         except psycopg.errors.InsufficientPrivilege as error:
             log.warning("old marks are not pruned: %s", error)
-            self._retention = None
-            return 0
+            self._chores.clear()

@@ -4,6 +4,7 @@ Marks are deleted by age, a batch at a time. The mark of an event that is parked
 outlived by the memory that it has been dealt with. Dead letters are never deleted here.
 """
 
+from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
 
@@ -15,9 +16,10 @@ from relay.names import TableName
 from relay.reading import Count
 from relay.store.connection import transaction
 from relay.store.sqltext import fill_inbox
+from relay.store.sweep import BY_PLACE, Sweep, counted
 
-ROWS_PER_PRUNE = 2000
 ROWS_FOR_COUNT = 1_000_000
+SECONDS_FOR_COUNT = 10.0
 
 PRESENT = "SELECT FROM {inbox}, {replays}, {fences}, {dead_letters} LIMIT 0"
 
@@ -31,40 +33,36 @@ def require_inbox(conn: Connection[Any], table: TableName) -> None:
         raise SchemaError(f"the tables of {table} are missing or too old: run 'relay migrate'") from error
 
 
-# Found by BRIN indexes, which know bitmap scans alone; deleted by place.
-_DELETE = """
-DELETE FROM {table} WHERE ctid = ANY(ARRAY(
-  SELECT ctid FROM {table} s WHERE seen_at < clock_timestamp() - %(age)s
-    AND (%(consumer)s::text IS NULL OR consumer = %(consumer)s) {kept} LIMIT %(rows)s))
-  AND seen_at < clock_timestamp() - %(age)s
-"""
-_PARKED = """AND NOT EXISTS (
+_OLD = """s.seen_at < now() - %(age)s AND (%(consumer)s::text IS NULL OR s.consumer = %(consumer)s)"""
+_NOT_PARKED = """AND NOT EXISTS (
       SELECT FROM {dead_letters} d WHERE d.consumer = s.consumer AND d.event_id = s.event_id)"""
-COUNT = """
-SELECT count(*) FROM (SELECT FROM {inbox} s WHERE seen_at < clock_timestamp() - %(age)s
-  AND (%(consumer)s::text IS NULL OR consumer = %(consumer)s) {kept} LIMIT %(rows)s) o
-""".replace("{kept}", _PARKED)
-SEEN = _DELETE.replace("{table}", "{inbox}").replace("{kept}", _PARKED)
-REPLAYED = _DELETE.replace("{table}", "{replays}").replace("{kept}", _PARKED)
-FENCED = _DELETE.replace("{table}", "{fences}").replace("{kept}", "")
+COUNT = f"SELECT FROM {{inbox}} s WHERE {BY_PLACE} AND {_OLD} {_NOT_PARKED}"
+SEEN = f"DELETE FROM {{inbox}} s WHERE {BY_PLACE} AND {_OLD} {_NOT_PARKED}"
+REPLAYED = f"DELETE FROM {{replays}} s WHERE {BY_PLACE} AND {_OLD} {_NOT_PARKED}"
+FENCED = f"DELETE FROM {{fences}} s WHERE {BY_PLACE} AND {_OLD}"
 
 
 def old_marks(conn: Connection[Any], table: TableName, age: timedelta, consumer: str | None) -> Count:
-    """How many marks `prune_inbox` would delete in all, counted up to so many."""
-    bound = {"age": age, "consumer": consumer, "rows": ROWS_FOR_COUNT + 1}
-    with transaction(conn):
-        conn.execute("SET LOCAL enable_bitmapscan = on")
-        row = conn.execute(fill_inbox(COUNT, table), bound).fetchone()
-    assert row is not None
-    return Count(min(row[0], ROWS_FOR_COUNT), exact=row[0] <= ROWS_FOR_COUNT)
+    """How many marks `prune_inbox` would delete in all, counted up to so many, or for so long."""
+    sweep = Sweep(fill_inbox("{inbox}", table), fill_inbox(COUNT, table), {"age": age, "consumer": consumer})
+    return counted(conn, sweep, ROWS_FOR_COUNT, SECONDS_FOR_COUNT)
 
 
-def prune_inbox(conn: Connection[Any], table: TableName, age: timedelta, consumer: str | None = None) -> int:
-    """Forget some of what was seen longer ago than `age`, by one consumer or by all; how many rows."""
+def inbox_sweeps(table: TableName, age: timedelta, consumer: str | None = None) -> list[Sweep]:
+    """By which is forgotten what was seen longer ago than `age`, by one consumer or by all."""
+    swept = (("{inbox}", SEEN), ("{replays}", REPLAYED), ("{fences}", FENCED))
+    values = {"age": age, "consumer": consumer}
+    return [Sweep(fill_inbox(place, table), fill_inbox(text, table), values) for place, text in swept]
+
+
+def prune_inbox(
+    conn: Connection[Any], table: TableName, age: timedelta, consumer: str | None = None
+) -> Iterator[int]:
+    """Forget all of that; after each step, how many rows are gone by now."""
     gone = 0
-    for statement in (SEEN, REPLAYED, FENCED):
-        with transaction(conn):
-            conn.execute("SET LOCAL enable_bitmapscan = on")
-            parameters = {"age": age, "rows": ROWS_PER_PRUNE, "consumer": consumer}
-            gone += conn.execute(fill_inbox(statement, table), parameters).rowcount
-    return gone
+    for sweep in inbox_sweeps(table, age, consumer):
+        while True:
+            gone += sweep.step(conn)
+            yield gone
+            if sweep.came_around:
+                break

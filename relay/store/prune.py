@@ -4,30 +4,31 @@ A dead letter is never deleted unless a retention for it was set.
 """
 
 from datetime import timedelta
+from time import monotonic
 from typing import Any
 
 from psycopg import Connection
 
 from relay.names import TableName
 from relay.store.connection import Table, transaction
-from relay.store.inbox import prune_inbox
+from relay.store.inbox import inbox_sweeps
 from relay.store.sqltext import fill
+from relay.store.sweep import BY_PLACE, Chore, Sweep
 
+# One second in four at most is spent on what is old, however much there is.
+SECONDS = 0.25
 ROWS_PER_PRUNE = 2000
 
-# Found by BRIN indexes, which know bitmap scans alone; deleted by place.
-_DELETE = """
-DELETE FROM {table} WHERE ctid = ANY(ARRAY(
-  SELECT ctid FROM {table} WHERE {old} LIMIT %(rows)s)) AND {old}
+COMPLETED = f"""
+DELETE FROM {{outbox}} WHERE {BY_PLACE} AND completed_at < now() - %(age)s AND status = 'completed'
 """
-_OLD = "{column} < clock_timestamp() - %(age)s"
-COMPLETED = _DELETE.replace("{table}", "{outbox}").replace(
-    "{old}", "completed_at < clock_timestamp() - %(age)s AND status = 'completed'"
-)
-DEAD_LETTERS = _DELETE.replace("{table}", "{outbox}").replace(
-    "{old}", "parked_at < clock_timestamp() - %(age)s AND status = 'dead_letter'"
-)
-ARCHIVED = _DELETE.replace("{table}", "{archive}").replace("{old}", _OLD.replace("{column}", "completed_at"))
+ARCHIVED = f"DELETE FROM {{archive}} WHERE {BY_PLACE} AND completed_at < now() - %(age)s"
+# These are few, and an index has them.
+DEAD_LETTERS = """
+DELETE FROM {outbox} WHERE ctid = ANY(ARRAY(
+  SELECT ctid FROM {outbox} WHERE parked_at < now() - %(age)s AND status = 'dead_letter' LIMIT %(rows)s))
+  AND parked_at < now() - %(age)s AND status = 'dead_letter'
+"""
 
 
 class Pruning:
@@ -38,25 +39,23 @@ class Pruning:
         dead_letter_retention: timedelta | None,
         inbox_retention: timedelta | None,
     ) -> None:
-        self._inbox = TableName(table.name.schema, "inbox_dedupe")
-        self._inbox_retention = inbox_retention
-        self._statements = [
-            (statement, age)
-            for statement, age in (
-                (fill(COMPLETED, table.name), retention),
-                (fill(ARCHIVED, table.name), retention),
-                (fill(DEAD_LETTERS, table.name), dead_letter_retention),
-            )
-            if age is not None
-        ]
+        self._dead_letters = fill(DEAD_LETTERS, table.name)
+        self._dead_letter_retention = dead_letter_retention
+        self._chores: list[Chore] = []
+        if retention is not None:
+            for place, statement in (("{outbox}", COMPLETED), ("{archive}", ARCHIVED)):
+                swept = fill(place, table.name), fill(statement, table.name)
+                self._chores.append(Chore(Sweep(*swept, {"age": retention}), retention))
+        if inbox_retention is not None:
+            inbox = TableName(table.name.schema, "inbox_dedupe")
+            self._chores += [Chore(each, inbox_retention) for each in inbox_sweeps(inbox, inbox_retention)]
 
     def prune(self, conn: Connection[Any]) -> int:
-        """Delete a few rows of each kind; how many."""
-        gone = 0
-        for statement, age in self._statements:
+        """Delete some of each kind for which it is time; how many."""
+        due = [chore for chore in self._chores if chore.due(monotonic())]
+        gone = sum(chore.run(conn, SECONDS / len(due)) for chore in due)
+        if self._dead_letter_retention is not None:
             with transaction(conn):
-                conn.execute("SET LOCAL enable_bitmapscan = on")
-                gone += conn.execute(statement, {"age": age, "rows": ROWS_PER_PRUNE}).rowcount
-        if self._inbox_retention is not None:
-            gone += prune_inbox(conn, self._inbox, self._inbox_retention)
+                bound = {"age": self._dead_letter_retention, "rows": ROWS_PER_PRUNE}
+                gone += conn.execute(self._dead_letters, bound).rowcount
         return gone

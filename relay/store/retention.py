@@ -6,18 +6,16 @@ is in flight or has failed is ever deleted.
 """
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Literal, TypeAlias
 
-import psycopg
 from psycopg import Connection
 
-from relay.errors import RelayError
 from relay.reading import Count
 from relay.store.connection import Table, transaction
 from relay.store.sqltext import fill, storable
+from relay.store.sweep import BY_PLACE, Sweep, counted
 
 Kind: TypeAlias = Literal["completed", "archived", "dead_letter"]
 Cutoffs: TypeAlias = Mapping[Kind, datetime]  # what is older goes; a kind that is not named stays
@@ -25,7 +23,8 @@ Cutoffs: TypeAlias = Mapping[Kind, datetime]  # what is older goes; a kind that 
 ROUND = 50_000
 ROWS_PER_BATCH = 1000
 ROWS_FOR_PREVIEW = 1_000_000
-PREVIEW_SECONDS = 30.0
+PREVIEW_SECONDS = 10.0
+BEGINNING = "(0,0)"
 
 
 @dataclass(frozen=True)
@@ -33,6 +32,7 @@ class _Place:
     table: str
     old: str
     recorded: str
+    indexed: bool = False  # the old ones are few, and an index has them
 
 
 _PER_BATCH = """
@@ -47,7 +47,9 @@ _PER_EVENT = """
 _PLACES: dict[Kind, _Place] = {
     "completed": _Place("{outbox}", "completed_at < %(before)s AND status = 'completed'", _PER_BATCH),
     "archived": _Place("{archive}", "completed_at < %(before)s", _PER_BATCH),
-    "dead_letter": _Place("{outbox}", "parked_at < %(before)s AND status = 'dead_letter'", _PER_EVENT),
+    "dead_letter": _Place(
+        "{outbox}", "parked_at < %(before)s AND status = 'dead_letter'", _PER_EVENT, indexed=True
+    ),
 }
 
 
@@ -62,32 +64,32 @@ def cutoff(conn: Connection[Any], age: timedelta) -> datetime:
     return moment
 
 
-COUNT = "SELECT count(*) FROM (SELECT FROM {TABLE} WHERE {OLD} LIMIT %(rows)s) o"
+COUNT = f"SELECT FROM {{TABLE}} WHERE {BY_PLACE} AND {{OLD}}"
+COUNT_BY_INDEX = "SELECT count(*) FROM (SELECT FROM {TABLE} WHERE {OLD} LIMIT %(rows)s) o"
 
 
 def preview(
     conn: Connection[Any], table: Table, cutoffs: Cutoffs, rows: int = ROWS_FOR_PREVIEW
 ) -> dict[Kind, Count]:
-    """How many events of each kind are older, counted up to so many."""
+    """How many events of each kind are older, counted up to so many, or for as long as one likes to wait."""
     counts: dict[Kind, Count] = {}
-    try:
-        for kind, before in cutoffs.items():
-            with _bitmaps(conn, f"{PREVIEW_SECONDS * 1000:.0f}ms"):
-                place = _PLACES[kind]
-                statement = fill(COUNT, table.name, TABLE=place.table, OLD=place.old)
-                row = conn.execute(statement, {"before": before, "rows": rows + 1}).fetchone()
-                assert row is not None
-                counts[kind] = Count(min(row[0], rows), exact=row[0] <= rows)
-    except psycopg.errors.QueryCanceled as error:
-        raise RelayError(
-            f"counting the events took longer than {PREVIEW_SECONDS:g} s and was given up: "
-            "try again when the database is less busy"
-        ) from error
+    for kind, before in cutoffs.items():
+        place = _PLACES[kind]
+        text = COUNT_BY_INDEX if place.indexed else COUNT
+        statement = fill(text, table.name, TABLE=place.table, OLD=place.old)
+        if place.indexed:
+            row = conn.execute(statement, {"before": before, "rows": rows + 1}).fetchone()
+            assert row is not None
+            counts[kind] = Count(min(row[0], rows), exact=row[0] <= rows)
+        else:
+            sweep = Sweep(fill(place.table, table.name), statement, {"before": before})
+            counts[kind] = counted(conn, sweep, rows, PREVIEW_SECONDS)
     return counts
 
 
-# A round is found by one scan: one for each batch would pass all that was deleted before, again and again.
-FIND = "SELECT ctid::text FROM {TABLE} WHERE {OLD} LIMIT %(rows)s"
+# By place, behind what was found before: a scan from the beginning would pass what is gone again and again.
+FIND = "SELECT ctid::text FROM {TABLE} WHERE ctid > %(after)s::tid AND {OLD} LIMIT %(rows)s"
+FIND_BY_INDEX = "SELECT ctid::text FROM {TABLE} WHERE {OLD} LIMIT %(rows)s"
 PRUNE = """
 WITH gone AS (
   DELETE FROM {TABLE} WHERE ctid = ANY(%(tids)s::tid[]) AND {OLD}
@@ -103,9 +105,12 @@ def prune(conn: Connection[Any], table: Table, cutoffs: Cutoffs, *, actor: str) 
     for kind, before in cutoffs.items():
         place = _PLACES[kind]
         words = {"TABLE": place.table, "OLD": place.old}
-        find, delete = (fill(text, table.name, **words, RECORDED=place.recorded) for text in (FIND, PRUNE))
+        texts = FIND_BY_INDEX if place.indexed else FIND, PRUNE
+        find, delete = (fill(text, table.name, **words, RECORDED=place.recorded) for text in texts)
         bound = {"before": before, "kind": kind, "actor": storable(actor)}
-        while tids := _round(conn, find, before):
+        after = BEGINNING
+        while tids := _round(conn, find, before, after):
+            after = tids[-1]
             for start in range(0, len(tids), ROWS_PER_BATCH):
                 batch = "{" + ",".join(f'"{tid}"' for tid in tids[start : start + ROWS_PER_BATCH]) + "}"
                 with transaction(conn):
@@ -117,17 +122,7 @@ def prune(conn: Connection[Any], table: Table, cutoffs: Cutoffs, *, actor: str) 
                 break
 
 
-def _round(conn: Connection[Any], find: str, before: datetime) -> list[str]:
-    with _bitmaps(conn):
-        return [row[0] for row in conn.execute(find, {"before": before, "rows": ROUND})]
-
-
-@contextmanager
-def _bitmaps(conn: Connection[Any], limit: str = "0") -> Iterator[None]:
-    """A transaction that may use the BRIN indexes, which know bitmap scans alone."""
+def _round(conn: Connection[Any], find: str, before: datetime, after: str) -> list[str]:
     with transaction(conn):
-        conn.execute(
-            "SELECT set_config('enable_bitmapscan', 'on', true), set_config('statement_timeout', %s, true)",
-            [limit],
-        )
-        yield
+        conn.execute("SET LOCAL statement_timeout = 0")
+        return [row[0] for row in conn.execute(find, {"before": before, "after": after, "rows": ROUND})]

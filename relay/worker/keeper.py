@@ -1,7 +1,8 @@
 """Keeps the worker known as alive and takes back what others have lost. Owns one connection.
 
-Every worker keeps house, whoever gets the lock; only the gauges of the whole outbox are read by one, the
-housekeeper. It holds its post by a lease of seconds: who freezes or dies loses it, who leaves frees it.
+Every worker keeps house, whoever gets the lock; only one, the housekeeper, reads the gauges of the whole
+outbox and deletes what is past its retention. It holds its post by a lease of seconds: who freezes or dies
+loses it, who leaves frees it.
 
 That connection holds the worker's session lock: if it breaks, others may take the worker for dead, so
 the worker ends this registration and starts anew under another id.
@@ -13,6 +14,7 @@ from collections.abc import Callable, Sequence
 from time import monotonic
 from typing import Any
 
+import psycopg
 from psycopg import Connection
 
 from relay.errors import RelayError
@@ -32,7 +34,8 @@ log = logging.getLogger(__name__)
 TICK_SECONDS = 1.0
 GAUGES_SECONDS = 5.0
 TELL_SECONDS = 2.0
-PRUNE_SECONDS = 60.0
+HOUSE_SECONDS = 60.0
+PRUNE_AGAIN_SECONDS = 60.0
 FROZEN_SECONDS = 5
 POST_SECONDS = 6.0
 RENEW_SECONDS = 2.0
@@ -74,7 +77,9 @@ class Keeper:
         self._answered = monotonic()
         self._next_heartbeat = 0.0
         self._next_gauges = 0.0
+        self._next_house = 0.0
         self._next_prune = 0.0
+        self._is_housekeeper = False
         self._next_renewal = 0.0
         self._next_tell = 0.0
         self._told: list[Tally] = []
@@ -111,26 +116,38 @@ class Keeper:
         self._share_buckets()
         self._tell(now)
         self._read_gauges()
+        self._prune(now)
         self._answered = monotonic()
 
     def _keep_house(self, now: float) -> None:
         """One worker at a time; the lock is a transaction's, and ends with it if the worker freezes there."""
-        if now < self._next_prune and self._registry.all_well(self._conn):
+        if now < self._next_house and self._registry.all_well(self._conn):
             return
+        self._next_house = now + HOUSE_SECONDS
         with transaction(self._conn):
             lock = self._conn.execute(LOCK_HOUSE, [self._housekeeping_lock, f"{FROZEN_SECONDS}s"]).fetchone()
             if lock is None or not lock[0]:
                 return
             self._reap()
-            if now >= self._next_prune:
-                gone = self._pruning.prune(self._conn)
-                self._next_prune = now + (0.0 if gone else PRUNE_SECONDS)
+
+    def _prune(self, now: float) -> None:
+        """As the housekeeper. Where it fails, events must go out all the same."""
+        if not self._is_housekeeper or now < self._next_prune:
+            return
+        try:
+            self._pruning.prune(self._conn)
+        except psycopg.Error as error:
+            if self._conn.broken or self._conn.closed:
+                raise
+            log.warning("what is past its retention stays for now: %s", error)
+            self._next_prune = now + PRUNE_AGAIN_SECONDS
 
     def _read_gauges(self) -> None:
         """As the housekeeper; all others show nothing."""
         now = monotonic()
         if now >= self._next_renewal:
-            if not self._registry.keep_house(self._conn, self._worker, POST_SECONDS):
+            self._is_housekeeper = self._registry.keep_house(self._conn, self._worker, POST_SECONDS)
+            if not self._is_housekeeper:
                 self._metrics.table.resign()
                 self._next_gauges = 0.0
                 return

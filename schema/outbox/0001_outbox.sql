@@ -94,7 +94,7 @@ CREATE INDEX {i_later} ON {outbox} (partition_bucket, partition_key, id)
 CREATE INDEX {i_due} ON {outbox} (available_at, id)
   WHERE completed_at IS NULL AND available_at > created_at;
 CREATE INDEX {i_parked} ON {outbox} (parked_at) WHERE parked_at IS NOT NULL;
--- Follows the order in which rows complete: finds what retention may prune at next to no cost to the settle.
+-- Follows the order in which rows complete: for those who look for a time, at next to no cost to the settle.
 CREATE INDEX {i_completed} ON {outbox} USING brin (completed_at) WITH (pages_per_range = 32, autosummarize = on)
   WHERE completed_at IS NOT NULL;
 -- Finds the newest events among any number, likewise at next to no cost: for those who look.

@@ -14,7 +14,7 @@ from relay.store.prune import Pruning
 from relay.store.workers import Registry
 from relay.worker import keeper as keeper_module
 from relay.worker.keeper import Keeper
-from tests.integration.store_kit import Actor, Stage, held, wait_until
+from tests.integration.store_kit import Actor, Raw, Stage, held, wait_until
 
 
 class Worker:
@@ -90,3 +90,39 @@ def test_a_worker_that_freezes_while_it_keeps_house_holds_the_others_up_for_mome
         other.tick()
     with pytest.raises(psycopg.errors.IdleInTransactionSessionTimeout):
         ticking.result()
+
+
+def old_event(stage: Stage) -> None:
+    stage.insert("a", status="completed", completed_at=Raw("now() - interval '8 days'"))
+
+
+def test_what_is_old_and_cannot_be_deleted_keeps_nobody_from_taking_back_what_the_dead_have_left(
+    stage: Stage,
+) -> None:
+    stage.insert("b")
+    lost = stage.actor("lost").must_claim()
+    old_event(stage)
+    stage.sql.execute(
+        "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RAISE EXCEPTION ''no''; END'"
+    )
+    stage.sql.execute("CREATE TRIGGER refuse BEFORE DELETE ON outbox FOR EACH ROW EXECUTE FUNCTION refuse()")
+    stage.expire(lost)
+    worker = Worker(stage, "worker")
+    worker.tick()
+    assert stage.leases() == []
+    assert stage.value("SELECT count(*) FROM outbox") == 2
+
+
+def test_one_worker_deletes_what_is_old(stage: Stage) -> None:
+    first, second = Worker(stage, "first"), Worker(stage, "second")
+    first.tick()
+    old_event(stage)
+    second.tick()
+    assert stage.value("SELECT count(*) FROM outbox") == 1
+    first.registry.deregister(first.actor.conn, "first")
+
+    def deleted() -> bool:
+        second.tick()
+        return bool(stage.value("SELECT count(*) FROM outbox") == 0)
+
+    wait_until(deleted, "it is deleted")

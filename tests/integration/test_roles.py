@@ -298,7 +298,7 @@ def test_a_consumer_does_all_that_consumers_do_and_sees_no_event(outbox: str) ->
         conn.execute("UPDATE sales.inbox_dedupe_dead_letters SET retry_asked_at = now()")
         assert [applying.retry_one(conn) for _ in range(3)] == [True, True, False]
         assert seen == ["e-1", "e-1", "e-0", "e-2"]
-        assert prune_inbox(conn, place, timedelta(), "c") > 0
+        assert max(prune_inbox(conn, place, timedelta(), "c")) > 0
         for statement in ('SELECT * FROM sales."roles test"', 'SELECT * FROM sales."roles test_audit"'):
             with pytest.raises(psycopg.errors.InsufficientPrivilege):
                 conn.execute(statement)

@@ -35,8 +35,7 @@ ON CONFLICT DO NOTHING
 """
 PASS_FENCE = """
 INSERT INTO {fences} AS f (consumer, key, generation) VALUES (%(consumer)s, %(key)s, %(generation)s)
-ON CONFLICT (consumer, key) DO UPDATE SET generation = excluded.generation,
-  seen_at = CASE WHEN f.seen_at < now() - interval '1 hour' THEN now() ELSE f.seen_at END
+ON CONFLICT (consumer, key) DO UPDATE SET generation = excluded.generation, seen_at = now()
 WHERE f.generation <= excluded.generation
 """
 FORGET = "DELETE FROM {inbox} WHERE consumer = %(consumer)s AND event_id = %(event_id)s"

@@ -45,9 +45,6 @@ _BARE = {  # names that PostgreSQL takes without a schema
 }
 _INBOX_TABLES = ("replays", "fences", "dead_letters", "versions")
 _INBOX_BARE = {
-    "i_seen": "seen",
-    "i_replays_seen": "replays_seen",
-    "i_fences_seen": "fences_seen",
     "i_dead_event": "dead_letters_event",
     "i_dead_asked": "dead_letters_asked",
 }

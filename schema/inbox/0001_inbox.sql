@@ -5,7 +5,6 @@ CREATE TABLE {inbox} (
   seen_at  timestamptz NOT NULL DEFAULT now(),
   PRIMARY KEY (consumer, event_id)
 );
-CREATE INDEX {i_seen} ON {inbox} USING brin (seen_at) WITH (pages_per_range = 32, autosummarize = on);
 
 -- The same for events that a replay publishes again: applied once per replay, seen before or not.
 CREATE TABLE {replays} (
@@ -15,17 +14,15 @@ CREATE TABLE {replays} (
   seen_at   timestamptz NOT NULL DEFAULT now(),
   PRIMARY KEY (consumer, replay_id, event_id)
 );
-CREATE INDEX {i_replays_seen} ON {replays} USING brin (seen_at) WITH (pages_per_range = 32, autosummarize = on);
 
 -- The highest lease generation of each key, for consumers that fence.
 CREATE TABLE {fences} (
   consumer   text COLLATE "C" NOT NULL CHECK (octet_length(consumer) BETWEEN 1 AND 255),
   key        text COLLATE "C" NOT NULL CHECK (octet_length(key) BETWEEN 1 AND 255),
   generation bigint NOT NULL,
-  seen_at    timestamptz NOT NULL DEFAULT now(),  -- to the hour: most updates leave the index alone
+  seen_at    timestamptz NOT NULL DEFAULT now(),
   PRIMARY KEY (consumer, key)
 ) WITH (fillfactor = 70);
-CREATE INDEX {i_fences_seen} ON {fences} (seen_at);
 
 -- Messages that a consumer has parked. An event has one row at most, here and per replay.
 CREATE TABLE {dead_letters} (

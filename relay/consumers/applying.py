@@ -29,9 +29,12 @@ class HandlerBroke(RelayError):
 
 
 class Applying:
-    def __init__(self, consumer: str, handler: Handler, table: TableName, *, fence: bool) -> None:
+    def __init__(
+        self, consumer: str, handler: Handler, table: TableName, *, fence: bool, transport: str | None = None
+    ) -> None:
         self._handler = handler
         self._fence = fence
+        self._transport = transport
         self._inbox = Inbox(consumer, _text(table))
         self._letters = DeadLetters(consumer, table)
 
@@ -91,9 +94,15 @@ class Applying:
         return True
 
     def _retry(self, conn: Connection[Any], letter: DeadLetter) -> None:
-        message = decode(
-            Raw(letter.payload, letter.headers, letter.source, letter.event_id, letter.event_type)
+        raw = Raw(
+            letter.payload,
+            letter.headers,
+            letter.source,
+            letter.event_id,
+            letter.event_type,
+            transport=self._transport,
         )
+        message = decode(raw)
         fresh = self._inbox.accept(conn, message.event_id, replay_id=message.replay_id)
         # What was parked as failed or malformed bears its own mark; a late copy does not.
         if fresh or letter.reason != "stale":

@@ -8,7 +8,8 @@ holds its key until the handler succeeds ("block").
 
 One thread: handlers are never interrupted and never run while the broker's client is being served. Between
 two handler calls the client is served, so retries and a database that is away cost no membership. A database
-that goes away is awaited; the first connection alone must succeed.
+that goes away is awaited; the first connection alone must succeed. What else it refuses, to park a message or
+to keep house, is tried again later and ends nothing.
 """
 
 import logging
@@ -23,18 +24,18 @@ from typing import Any, Literal, Required, TypedDict
 import psycopg
 from prometheus_client import CollectorRegistry, Histogram
 from psycopg import Connection
-from tenacity import RetryCallState, Retrying, retry_if_exception_type, stop_never, wait_random_exponential
 
 from relay import validation
 from relay.backoff import Rising, retry_delay
 from relay.consumers.applying import Applying, Handler, told
+from relay.consumers.database import DatabaseAway, connect_again, is_away
 from relay.consumers.housekeeping import Housekeeping
 from relay.consumers.lanes import Delivery, Lanes
 from relay.consumers.message import Malformed, Message, decode
 from relay.consumers.metrics import metrics_of
 from relay.consumers.signals import stopped_by_signals
 from relay.consumers.tallies import Tallies, Tally
-from relay.errors import RelayError, SettingsError
+from relay.errors import SettingsError
 from relay.inbox import Verdict
 from relay.names import TableName
 from relay.store.connection import connect_for_handlers
@@ -46,12 +47,6 @@ log = logging.getLogger(__name__)
 TICK_SECONDS = 0.25
 # A message whose handler takes the connection down with it, again and again, is at fault itself.
 MAX_LOSSES = 10
-# The server is up and cannot work: out of space, memory or connections, read-only, shutting down.
-_UNWELL = ("53", "58", "57P", "25006")
-
-
-class _DatabaseAway(Exception):
-    """What the handler raised was the database's fault."""
 
 
 class Options(TypedDict, total=False):
@@ -69,6 +64,8 @@ class Options(TypedDict, total=False):
 
 class Consumer(ABC):
     """A consumer of some broker. Made and run in one thread; `stop` may be called from any."""
+
+    transport: str | None = None  # as `Raw` knows it
 
     def __init__(
         self,
@@ -94,11 +91,14 @@ class Consumer(ABC):
         self._backoff = backoff
         self._metrics = metrics_of(registry)
         timed = _timed(handler, self._metrics.handler_seconds.labels(name))
-        self._applying = Applying(name, timed, self._table, fence=fence)
+        self._applying = Applying(name, timed, self._table, fence=fence, transport=self.transport)
         self._housekeeping = Housekeeping(name, self._table, retention, self._applying.retry_one)
         self._lanes = Lanes()
         self._tallies = Tallies()
         self._trouble = Rising(0.1, 30.0)
+        self._park_again = Rising(0.5, 30.0)
+        self._keep_house_again = Rising(2.0, 60.0)
+        self._next_keep_house = 0.0
         self._conn: Connection[Any] | None = None
         self._stopping = threading.Event()
 
@@ -147,13 +147,25 @@ class Consumer(ABC):
         try:
             if delivery is not None:
                 self._settle(conn, delivery)
-            self._housekeeping.tick(conn)
-        except (_DatabaseAway, psycopg.Error) as error:
-            if not _is_away(conn, error):
-                raise
+            self._keep_house(conn)
+        except DatabaseAway as error:
             log.warning("the database is away: %s", error)
             self._rest(self._trouble.step())
             self._reconnect()
+
+    def _keep_house(self, conn: Connection[Any]) -> None:
+        if monotonic() < self._next_keep_house:
+            return
+        try:
+            self._housekeeping.tick(conn)
+        except Exception as error:
+            if is_away(conn, error):
+                raise DatabaseAway(told(error)) from error
+            delay = self._keep_house_again.step()
+            self._next_keep_house = monotonic() + delay
+            log.warning("housekeeping of %s is tried again in %.0f s: %s", self.name, delay, told(error))
+        else:
+            self._keep_house_again.reset()
 
     def _patience(self) -> float:
         wait = self._lanes.wait(monotonic())
@@ -183,19 +195,17 @@ class Consumer(ABC):
         try:
             message = decode(delivery.raw)
         except Malformed as malformed:
-            self._park(conn, delivery, "malformed", str(malformed), 0)
-            return None
+            return self._park(conn, delivery, "malformed", str(malformed), 0)
         tally = self._tallies.of(message)
         if self._gives_up(tally):
             # It could not be parked when its attempts ran out.
-            self._park(conn, delivery, "failed", tally.error, tally.failures)
-        else:
-            try:
-                verdict = self._applying.apply(conn, message, delivery.raw)
-            except Exception as error:  # noqa: BLE001 - held against the message, whatever it is
-                self._tallies.keep(message, tally)
-                return self._failed(conn, delivery, message, tally, error)
-            self._count(message, verdict)
+            return self._give_up(conn, delivery, message, tally)
+        try:
+            verdict = self._applying.apply(conn, message, delivery.raw)
+        except Exception as error:  # noqa: BLE001 - held against the message, whatever it is
+            self._tallies.keep(message, tally)
+            return self._failed(conn, delivery, message, tally, error)
+        self._count(message, verdict)
         self._tallies.forget(message)
         return None
 
@@ -203,9 +213,9 @@ class Consumer(ABC):
         self, conn: Connection[Any], delivery: Delivery, message: Message, tally: Tally, error: Exception
     ) -> float | None:
         tally.error = told(error)
-        if _is_away(conn, error):
+        if is_away(conn, error):
             tally.losses += conn.closed
-            raise _DatabaseAway(tally.error) from error
+            raise DatabaseAway(tally.error) from error
         tally.failures += 1
         log.warning(
             "event %s failed, attempt %d of %d: %s",
@@ -216,23 +226,39 @@ class Consumer(ABC):
             exc_info=error if tally.failures >= self._max_attempts else None,
         )
         if self._gives_up(tally):
-            self._park(conn, delivery, "failed", tally.error, tally.failures)
-            self._tallies.forget(message)
-            return None
+            return self._give_up(conn, delivery, message, tally)
         self._metrics.retries.labels(self.name).inc()
         return self._backoff(tally.failures)
 
     def _gives_up(self, tally: Tally) -> bool:
         return not self._blocks and (tally.failures >= self._max_attempts or tally.losses >= MAX_LOSSES)
 
+    def _give_up(
+        self, conn: Connection[Any], delivery: Delivery, message: Message, tally: Tally
+    ) -> float | None:
+        delay = self._park(conn, delivery, "failed", tally.error, tally.failures)
+        if delay is None:
+            self._tallies.forget(message)
+        return delay
+
     def _park(
         self, conn: Connection[Any], delivery: Delivery, reason: Reason, error: str, attempts: int
-    ) -> None:
-        if self._applying.park(conn, delivery.raw, reason, error, attempts):
+    ) -> float | None:
+        """None: it is parked, or was; else how long to wait before trying that again."""
+        try:
+            parked = self._applying.park(conn, delivery.raw, reason, error, attempts)
+        except psycopg.Error as refusal:
+            if is_away(conn, refusal):
+                raise DatabaseAway(told(refusal)) from refusal
+            log.error("the message %s cannot be parked: %s; trying again", delivery.raw.source, told(refusal))
+            return self._park_again.step()
+        self._park_again.reset()
+        if parked:
             self._metrics.parked.labels(self.name, reason).inc()
             log.error("the message %s is parked as %s: %s", delivery.raw.source, reason, error)
         else:
             self._metrics.duplicates.labels(self.name).inc()
+        return None
 
     def _count(self, message: Message, verdict: Verdict) -> None:
         match verdict:
@@ -248,19 +274,9 @@ class Consumer(ABC):
     def _reconnect(self) -> None:
         """Until it succeeds or the consumer is stopped; the broker's client is served meanwhile."""
         self._disconnect()
-        for attempt in Retrying(
-            retry=retry_if_exception_type(RelayError),
-            wait=wait_random_exponential(multiplier=0.2, max=10),
-            stop=stop_never,
-            sleep=self._rest,
-            before_sleep=_tell,
-            reraise=True,
-        ):
-            if self._stopping.is_set():
-                return
-            with attempt:
-                self._conn = connect_for_handlers(self._database_url, self._purpose)
-        log.info("consumer %s is connected to the database again", self.name)
+        self._conn = connect_again(self._database_url, self._purpose, self._rest, self._stopping.is_set)
+        if self._conn is not None:
+            log.info("consumer %s is connected to the database again", self.name)
 
     def _rest(self, seconds: float) -> None:
         until = monotonic() + seconds
@@ -278,20 +294,9 @@ class Consumer(ABC):
         return f"consumer {self.name}"
 
 
-def _is_away(conn: Connection[Any], error: Exception) -> bool:
-    """Whether the database failed, not the message."""
-    if conn.closed or isinstance(error, _DatabaseAway):
-        return True
-    return isinstance(error, psycopg.Error) and (error.sqlstate or "").startswith(_UNWELL)
-
-
 def _timed(handler: Handler, seconds: Histogram) -> Handler:
     def timed(conn: Connection[Any], message: Message) -> object:
         with seconds.time():
             return handler(conn, message)
 
     return timed
-
-
-def _tell(state: RetryCallState) -> None:
-    log.warning("%s; trying again", state.outcome.exception() if state.outcome else "no connection")

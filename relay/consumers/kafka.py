@@ -54,6 +54,8 @@ _OWN = {
 
 
 class KafkaConsumer(Consumer):
+    transport = "kafka"
+
     def __init__(
         self,
         name: str,
@@ -70,6 +72,8 @@ class KafkaConsumer(Consumer):
         super().__init__(name, handler, **options)
         if isinstance(topics, str) or not topics:
             raise SettingsError("topics must be a list of at least one topic")
+        if max_held < 1:
+            raise SettingsError("max_held must be 1 or more")
         self._topics = list(topics)
         self._max_held = max_held
         self._config = _configuration(name, bootstrap_servers, group or name, config or {})
@@ -114,7 +118,8 @@ class KafkaConsumer(Consumer):
             return None  # it was taken away meanwhile
         progress.take(message.offset())
         source = f"{place[0]}[{place[1]}]@{message.offset()}"
-        raw = Raw(message.value(), texts(message.headers()), source, known_by_source=True)
+        headers = texts(message.headers())
+        raw = Raw(message.value(), headers, source, known_by_source=True, transport=self.transport)
         if self._lanes.held(place) + 1 >= self._max_held and place not in self._paused:
             self._client.pause([TopicPartition(*place)])
             self._paused.add(place)

@@ -15,8 +15,7 @@ from relay.errors import InvalidEvent
 from relay.event import RESERVED_HEADERS
 from relay.message import CLOUDEVENTS_PREFIX, CONTENT_TYPE
 
-# The AMQP binding knows two prefixes.
-_PREFIXES = (*CLOUDEVENTS_PREFIX.values(), "cloudEvents_")
+_PREFIXES = (*CLOUDEVENTS_PREFIX.values(), "cloudEvents_")  # the AMQP binding knows two
 _ATTRIBUTES = {
     "id": "event_id",
     "type": "event_type",
@@ -52,6 +51,7 @@ class Raw:
     event_id: str | None = None
     event_type: str | None = None
     known_by_source: bool = False  # no other message ever has this source
+    transport: str | None = None  # that of CLOUDEVENTS_PREFIX that it came by
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,13 +73,19 @@ class Message:
     redriven_at: datetime | None = None  # it was a dead letter, and follows its successors
 
 
-def texts(headers: Iterable[tuple[str, Any]] | None) -> dict[str, str]:
+def texts(headers: Iterable[tuple[Any, Any]] | None) -> dict[str, str]:
     """Headers as text; of a name that comes twice the first counts, which is the relay's."""
     found: dict[str, str] = {}
     for name, value in headers or ():
-        text = value.decode(errors="replace") if isinstance(value, bytes) else str(value)
-        found.setdefault(name, "" if value is None else text)
+        found.setdefault(text_of(name) or "", text_of(value) or "")
     return found
+
+
+def text_of(value: Any) -> str | None:
+    """What a client hands over as text; where that is no UTF-8, as bytes."""
+    if value is None:
+        return None
+    return value.decode(errors="replace") if isinstance(value, bytes) else str(value)
 
 
 def lane_key(raw: Raw) -> str | None:
@@ -118,7 +124,7 @@ def _facts(raw: Raw) -> tuple[dict[str, str], dict[str, str]]:
     """What the relay wrote, by its plain names, and what the row's own headers were."""
     facts: dict[str, str] = {}
     own: dict[str, str] = {}
-    prefix = _cloudevents_prefix(raw.headers)
+    prefix = _cloudevents_prefix(raw)
     for name, value in raw.headers.items():
         if prefix and name.startswith(prefix):
             attribute = name.removeprefix(prefix)
@@ -133,8 +139,16 @@ def _facts(raw: Raw) -> tuple[dict[str, str], dict[str, str]]:
     return facts, own
 
 
-def _cloudevents_prefix(headers: Mapping[str, str]) -> str | None:
-    return next((prefix for prefix in _PREFIXES if f"{prefix}specversion" in headers), None)
+def _cloudevents_prefix(raw: Raw) -> str | None:
+    """That of the attributes which the relay wrote; a row's own headers may look like others."""
+    if "event_id" in raw.headers:
+        return None  # the relay writes this name in the plain format alone
+    # A row's headers may not pose as attributes of its transport's prefix, but may as those of any other.
+    transports = CLOUDEVENTS_PREFIX.get(raw.transport or "")
+    for prefix in sorted(_PREFIXES, key=lambda prefix: prefix != transports):
+        if f"{prefix}specversion" in raw.headers and f"{prefix}id" in raw.headers:
+            return prefix
+    return None
 
 
 def _event_id(given: str | None) -> str:

@@ -1,31 +1,29 @@
 """How far a consumer has come in one partition. Pure.
 
-Messages are done in any order across keys; the offset to commit is that of the first one that is not.
+Messages are done in any order across keys; the offset to commit is that of the first one that is not. Only
+those that are not done are remembered: one that waits for days costs no memory for all that go on behind it.
 """
-
-from collections import deque
 
 
 class Progress:
     def __init__(self) -> None:
-        self._taken: deque[int] = deque()
-        self._done: set[int] = set()
-        self._next: int | None = None
+        self._open: dict[int, None] = {}  # in the order in which they were taken
+        self._next: int | None = None  # behind all that were taken
         self._committed: int | None = None
 
     def take(self, offset: int) -> None:
-        self._taken.append(offset)
+        if self._next is None:
+            self._committed = offset  # as good as: whoever starts now begins here
+        self._open[offset] = None
+        self._next = offset + 1
 
     def done(self, offset: int) -> None:
-        self._done.add(offset)
-        while self._taken and self._taken[0] in self._done:
-            first = self._taken.popleft()
-            self._done.remove(first)
-            self._next = first + 1
+        self._open.pop(offset, None)
 
     def to_commit(self) -> int | None:
         """The offset of the next message to read after a restart; None: nothing new to commit."""
-        return self._next if self._next != self._committed else None
+        offset = next(iter(self._open), self._next)
+        return offset if offset != self._committed else None
 
     def commit(self, offset: int | None) -> None:
         """Told when it is sent; with None where that failed."""

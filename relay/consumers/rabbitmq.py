@@ -3,7 +3,7 @@
 Guarantees, beside those of `consumer`: a message is acknowledged when it has been applied or parked in a
 transaction that has been committed. Whatever is unacknowledged when the connection fails comes again, at
 its old place in the queue, and is found in the inbox if it had been applied. A connection that fails is made
-anew; the first one must succeed.
+anew, and so is one whose channel the broker closes; the first one must succeed.
 
 Order per key needs one consumer at a time on the queue: declare it with x-single-active-consumer and run
 as many consumers as you like, one of which works.
@@ -18,7 +18,7 @@ from relay.backoff import Rising
 from relay.consumers.applying import Handler
 from relay.consumers.consumer import Consumer, Options
 from relay.consumers.lanes import Delivery
-from relay.consumers.message import Raw, lane_key, texts
+from relay.consumers.message import Raw, lane_key, text_of, texts
 from relay.errors import MissingExtra, RelayError, SettingsError
 
 try:
@@ -34,6 +34,8 @@ HEARTBEAT_SECONDS = 10
 
 
 class RabbitConsumer(Consumer):
+    transport = "rabbitmq"
+
     def __init__(
         self,
         name: str,
@@ -74,7 +76,14 @@ class RabbitConsumer(Consumer):
             return None
         tag, properties, body = taken
         headers = texts((properties.headers or {}).items())
-        raw = Raw(body, headers, self._queue, properties.message_id, properties.type)
+        raw = Raw(
+            body,
+            headers,
+            self._queue,
+            text_of(properties.message_id),
+            text_of(properties.type),
+            transport=self.transport,
+        )
         return Delivery(link, lane_key(raw), raw, tag)
 
     def _done(self, delivery: Delivery) -> None:

@@ -77,6 +77,7 @@ class Link:
             self._opened.set()
             while not self._closing and self.lost is None:
                 self._connection.process_data_events(SLICE_SECONDS)
+                self._look_at_the_channel()
             self._connection.process_data_events(0)  # acknowledgements that were asked for before
         except (AMQPError, OSError) as error:
             self.lost = explain(error, self._parameters).reason
@@ -101,5 +102,14 @@ class Link:
     def _on_cancel(self, frame: Any) -> None:
         self.lost = f"RabbitMQ ended the consumption of queue {self._queue}: was it deleted?"
 
+    def _look_at_the_channel(self) -> None:
+        """The broker may close it alone, for example when its consumer_timeout is over."""
+        if self.lost is None and not self._channel.is_open:
+            # The client raises this nowhere as long as its connection lives.
+            reason = getattr(self._channel, "_closing_reason", None)
+            said = getattr(reason, "reply_text", None) or "its log says why"
+            self.lost = f"RabbitMQ closed the channel that consumes queue {self._queue}: {said}"
+
     def _acknowledge(self, tag: int) -> None:
-        self._channel.basic_ack(tag)
+        if self._channel.is_open:  # else it comes again
+            self._channel.basic_ack(tag)

@@ -86,9 +86,10 @@ def connect(
     event go out whose commit the server forgets.
     """
     conn = _open(url, purpose, _place(beside) if beside else {})
-    conn.settings = _SESSION | _lasting(conn) | session
-    if not conn.pooled:
-        _configure(conn, transaction=False)
+    with _closed_on_failure(conn):
+        conn.settings = _SESSION | _lasting(conn) | session
+        if not conn.pooled:
+            _configure(conn, transaction=False)
     return conn
 
 
@@ -99,9 +100,10 @@ def connect_for_handlers(url: str, purpose: str) -> StoreConnection:
     """
     conn = _open(url, purpose, {})
     conn.timeline = None  # whichever server it leads to will do
-    conn.settings = _lasting(conn)
-    if conn.settings and not conn.pooled:
-        _configure(conn, transaction=False)
+    with _closed_on_failure(conn):
+        conn.settings = _lasting(conn)
+        if conn.settings and not conn.pooled:
+            _configure(conn, transaction=False)
     return conn
 
 
@@ -123,12 +125,23 @@ def _open(url: str, purpose: str, place: dict[str, str | int]) -> StoreConnectio
         hint = ": check sslrootcert in database_url" if "certificate verify failed" in said else ""
         raise RelayError(f"cannot connect to the database: {said}{hint}") from error
     conn.isolation_level = IsolationLevel.READ_COMMITTED
-    pid, conn.timeline = _identify(conn)
+    with _closed_on_failure(conn):
+        pid, conn.timeline = _identify(conn)
     # A pooler makes up the process id that it announces at the start.
     conn.pooled = pid != conn.info.backend_pid
     if conn.pooled:
         conn.prepare_threshold = None
     return conn
+
+
+@contextmanager
+def _closed_on_failure(conn: Connection[Any]) -> Iterator[None]:
+    """Nobody else has the connection yet: where its first statements fail, nobody else would close it."""
+    try:
+        yield
+    except BaseException:
+        conn.close()
+        raise
 
 
 def trip_seconds(conn: Connection[Any]) -> float:

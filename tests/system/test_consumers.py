@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any
 
+import pika
 import psycopg
 import pytest
 from prometheus_client import CollectorRegistry
@@ -172,6 +173,50 @@ def test_a_message_that_cannot_be_read_is_parked_and_not_looped_on(place: Place,
         ("malformed", "evt-binary"),
         ("malformed", "evt-torn"),
     ]
+    assert place.left() == 0
+
+
+@pytest.mark.parametrize("format", ["plain", "cloudevents"])
+def test_headers_that_pose_as_attributes_change_neither_an_event_nor_its_retry(
+    place: Place,
+    ledger: Ledger,
+    format: str,  # noqa: A002
+) -> None:
+    posing = {
+        prefix + name: value
+        for prefix in ("ce_", "ce-", "cloudEvents:", "cloudEvents_")
+        for name, value in {"specversion": "1.0", "id": "upstream-7", "partitionkey": "other"}.items()
+    }
+    mended = threading.Event()
+
+    def credit(conn: Connection, message: Message) -> None:
+        if not mended.is_set():
+            raise ValueError("no")
+        ledger.credit(conn, message)
+
+    batch = events(2, headers=posing)
+    place.publish(batch, format)
+    with running(place.consumer(credit, ledger.database, max_attempts=1)):
+        wait_until(lambda: len(ledger.dead_letters()) == 2)
+        assert [row[1] for row in ledger.dead_letters()] == [event.event_id for event in batch]
+        mended.set()
+        asked = "UPDATE inbox_dedupe_dead_letters SET retry_asked_at = now() RETURNING id"
+        assert len(ledger.ask(asked)) == 2
+        ledger.wait_for(2)
+    ledger.assert_once_in_order(batch)
+    assert ledger.ask("SELECT DISTINCT key FROM ledger") == [("order:0",)]
+
+
+def test_names_and_ids_that_are_no_utf8_end_no_consumer(rabbitmq: str, ledger: Ledger) -> None:
+    place = RabbitPlace(rabbitmq)
+    named: Any = {"headers": {b"\xff": "odd", "event_id": "evt-1"}}
+    given: Any = {"message_id": b"evt-\xff", "type": b"\xfe"}
+    with place.rig.channel() as channel:
+        for properties in (named, given):
+            channel.basic_publish("", place.rig.queue, b"{}", pika.BasicProperties(**properties))
+    with running(place.consumer(ledger.credit, ledger.database)):
+        ledger.wait_for(2)
+    assert sorted(ledger.ids()) == ["evt-1", "evt-\ufffd"]
     assert place.left() == 0
 
 

@@ -10,10 +10,12 @@ from collections.abc import Callable, Iterator
 from random import random
 from typing import Any
 
+import pika
 import psycopg
 import pytest
 
 from relay.consumers import KafkaConsumer, Message, RabbitConsumer
+from relay.consumers.rabbitmq_link import Link
 from relay.demo.postgres import PostgresServer
 from relay.event import Event
 from relay.store.migrate import migrate
@@ -253,5 +255,48 @@ def test_a_consumer_outlives_the_connection_to_rabbitmq(
         wait_until(lambda: consumer._link is None, what="the loss is noticed")
         gate.restore()
         ledger.wait_for(30)
+    ledger.assert_once_in_order(batch)
+    assert place.left() == 0
+
+
+UNKNOWN_TAG = 999_999  # whoever acknowledges it loses the channel and no more, as by a consumer_timeout
+
+
+def test_a_link_whose_channel_the_broker_closes_says_so(rabbitmq: str) -> None:
+    place = RabbitPlace(rabbitmq)
+    link = Link(pika.URLParameters(rabbitmq), place.rig.queue, 10, "test")
+    try:
+        link.acknowledge(UNKNOWN_TAG)
+        wait_until(lambda: link.lost is not None, 20, "the loss is noticed")
+        said = f"closed the channel that consumes queue {place.rig.queue}: PRECONDITION_FAILED"
+        assert said in (link.lost or "")
+    finally:
+        link.close()
+
+
+def test_a_consumer_outlives_its_channel_at_rabbitmq(rabbitmq: str, ledger: Ledger) -> None:
+    """With a message in hand that fails and fails: it comes again, and holds its key as before."""
+    place = RabbitPlace(rabbitmq)
+    mended = threading.Event()
+    batch = events(6, keys=3)
+
+    def credit(conn: Connection, message: Message) -> None:
+        ledger.credit(conn, message)
+        if message.event_id == batch[0].event_id and not mended.is_set():
+            raise RuntimeError("not yet")
+
+    consumer = place.consumer(credit, ledger.database, on_exhausted="block")
+    assert isinstance(consumer, RabbitConsumer)
+    place.publish(batch[:3])
+    with running(consumer):
+        ledger.wait_for(2)
+        link = consumer._link
+        assert link is not None
+        link.acknowledge(UNKNOWN_TAG)
+        wait_until(lambda: consumer._link not in (link, None), 20, "the loss is noticed")
+        place.publish(batch[3:])
+        ledger.wait_for(4)
+        mended.set()
+        ledger.wait_for(6)
     ledger.assert_once_in_order(batch)
     assert place.left() == 0

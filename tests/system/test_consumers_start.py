@@ -1,6 +1,7 @@
 """A consumer that cannot work says so when it starts; one whose message or database is at fault goes on."""
 
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import timedelta
 from typing import Any
 
@@ -9,10 +10,13 @@ import pytest
 
 import relay.consumers.consumer
 import relay.consumers.kafka
+import relay.store.connection
+from relay.backoff import Rising
 from relay.consumers import KafkaConsumer, Message, RabbitConsumer
 from relay.demo.postgres import free_port
 from relay.errors import InvalidEvent, RelayError, SchemaError, SettingsError
-from relay.store.connection import connect_for_handlers, transaction
+from relay.store.connection import StoreConnection, connect_for_handlers, transaction
+from relay.testing import make_event
 from tests.conftest import Kafka
 from tests.system.consumer_kit import KafkaPlace, Ledger, RabbitPlace, events, running
 from tests.system.relays import wait_until
@@ -41,6 +45,8 @@ def kafka_consumer(**options: Any) -> KafkaConsumer:
         ({"topics": []}, "at least one topic"),
         ({"topics": "orders"}, "a list"),
         ({"max_attempts": 0}, "max_attempts"),
+        ({"max_held": 0}, "max_held must be 1 or more"),
+        ({"max_held": -1}, "max_held must be 1 or more"),
         ({"on_exhausted": "explode"}, "on_exhausted"),
     ],
 )
@@ -130,6 +136,124 @@ def test_a_database_that_is_full_or_read_only_costs_no_attempt(rabbitmq: str, da
         ledger.wait_for(3)
     ledger.assert_once_in_order(batch)
     assert ledger.dead_letters() == []
+
+
+def test_a_new_connection_whose_first_statement_is_refused_is_closed_and_tried_again(
+    rabbitmq: str, database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place, ledger = RabbitPlace(rabbitmq), Ledger(database)
+    batch = events(3)
+    identify = relay.store.connection._identify
+    refused: list[StoreConnection] = []
+
+    def refuse_twice(conn: StoreConnection) -> tuple[int, int | None]:
+        if len(refused) < 2:
+            refused.append(conn)
+            raise psycopg.errors.QueryCanceled("canceling statement due to statement timeout")
+        return identify(conn)
+
+    def credit(conn: psycopg.Connection[Any], message: Message) -> None:
+        if message.event_id == batch[1].event_id and not refused:
+            monkeypatch.setattr(relay.store.connection, "_identify", refuse_twice)
+            conn.execute("SELECT pg_terminate_backend(pg_backend_pid())")
+        ledger.credit(conn, message)
+
+    place.publish(batch)
+    with running(place.consumer(credit, database)):
+        ledger.wait_for(3)
+    ledger.assert_once_in_order(batch)
+    assert [conn.closed for conn in refused] == [True, True]
+
+
+def lock_dead_letters(conn: psycopg.Connection[Any]) -> None:
+    """Until its rollback, whoever connects from now on and writes to the table is soon refused."""
+    conn.execute(f'ALTER DATABASE "{conn.info.dbname}" SET lock_timeout = 50')
+    conn.commit()
+    conn.execute("LOCK TABLE inbox_dedupe_dead_letters IN EXCLUSIVE MODE")
+
+
+def test_housekeeping_that_fails_is_tried_again_and_ends_no_consumer(
+    rabbitmq: str, database: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    place, ledger = RabbitPlace(rabbitmq), Ledger(database)
+    batch = events(2)
+    consumer = place.consumer(ledger.credit, database)
+    monkeypatch.setattr(consumer, "_keep_house_again", Rising(0.01, 0.1))
+    kept: list[Any] = []
+    tick = consumer._housekeeping.tick
+    monkeypatch.setattr(consumer._housekeeping, "tick", lambda conn: kept.append(tick(conn)))
+    place.publish(batch[:1])
+    with psycopg.connect(database) as locking:
+        lock_dead_letters(locking)
+        with running(consumer):
+            wait_until(lambda: caplog.text.count("housekeeping of billing is tried again") > 1)
+            place.publish(batch[1:])
+            ledger.wait_for(2)
+            assert kept == []
+            locking.rollback()
+            wait_until(lambda: kept)
+    ledger.assert_once_in_order(batch)
+
+
+def test_a_retry_that_breaks_its_connection_ends_no_consumer(rabbitmq: str, database: str) -> None:
+    place, ledger = RabbitPlace(rabbitmq), Ledger(database)
+    (event,) = events(1)
+    calls: list[str] = []
+
+    def credit(conn: psycopg.Connection[Any], message: Message) -> None:
+        calls.append(message.event_id)
+        if len(calls) == 1:
+            raise ValueError("no")
+        if len(calls) == 2:
+            with suppress(psycopg.Error):
+                conn.execute("SELECT pg_terminate_backend(pg_backend_pid())")
+            raise RuntimeError("an error of the handler's own library")
+        ledger.credit(conn, message)
+
+    place.publish([event])
+    with running(place.consumer(credit, database, max_attempts=1)):
+        wait_until(ledger.dead_letters)
+        with psycopg.connect(database) as conn:
+            conn.execute("UPDATE inbox_dedupe_dead_letters SET retry_asked_at = now()")
+        ledger.wait_for(1)
+        wait_until(lambda: not ledger.dead_letters())
+    ledger.assert_once_in_order([event])
+
+
+def test_a_message_that_cannot_be_parked_now_is_kept_and_parked_later(
+    rabbitmq: str, database: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    place, ledger = RabbitPlace(rabbitmq), Ledger(database)
+    failing, after, other = make_event("order:1"), make_event("order:1"), make_event("order:2")
+    calls: list[str] = []
+
+    def credit(conn: psycopg.Connection[Any], message: Message) -> None:
+        calls.append(message.event_id)
+        if message.event_id == failing.event_id:
+            raise ValueError("no")
+        ledger.credit(conn, message)
+
+    consumer = place.consumer(credit, database, max_attempts=2)
+    monkeypatch.setattr(consumer, "_park_again", Rising(0.01, 0.1))
+    monkeypatch.setattr(consumer._housekeeping, "tick", lambda _: None)
+    place.send(b"{", {"event_id": "evt-torn"})
+    place.publish([failing, after, other])
+    with psycopg.connect(database) as locking:
+        lock_dead_letters(locking)
+        with running(consumer):
+            wait_until(lambda: caplog.text.count("cannot be parked: LockNotAvailable") > 4)
+            ledger.wait_for(1)
+            assert ledger.ids() == [other.event_id]
+            locking.rollback()
+            ledger.wait_for(2)
+            wait_until(lambda: len(ledger.dead_letters()) == 2)
+    assert ledger.ids() == [other.event_id, after.event_id]
+    assert calls.count(failing.event_id) == 2
+    assert sorted(row[:2] for row in ledger.dead_letters()) == [
+        ("failed", failing.event_id),
+        ("malformed", "evt-torn"),
+    ]
+    assert place.left() == 0
 
 
 def test_a_consumer_prunes_its_own_old_marks_and_retries_what_operators_ask_for(

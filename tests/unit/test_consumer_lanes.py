@@ -1,5 +1,6 @@
 """What a consumer holds: lanes by key, progress by partition, tallies by event."""
 
+import tracemalloc
 from random import Random
 
 from hypothesis import given
@@ -142,6 +143,23 @@ def test_offsets_that_a_compacted_topic_leaves_out_do_not_stop_the_commit() -> N
         progress.take(offset)
         progress.done(offset)
     assert progress.to_commit() == 10
+
+
+def test_what_is_done_behind_a_message_that_waits_costs_no_memory() -> None:
+    progress = Progress()
+    progress.take(0)
+    tracemalloc.start()
+    try:
+        for offset in range(1, 20_000):
+            progress.take(offset)
+            progress.done(offset)
+        grown, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert grown < 10_000
+    assert progress.to_commit() is None
+    progress.done(0)
+    assert progress.to_commit() == 20_000
 
 
 def test_a_tally_is_of_one_event_and_replay_and_only_so_many_are_remembered() -> None:

@@ -73,7 +73,8 @@ class Accounting:
             # A process that has ended keeps what it had used.
             total = sum(family_cpu(leader) or 0.0 for leader in leaders)
             reading[name] = max(total, before.get(name, 0.0))
-            self.peak[name] = max([self.peak.get(name, 0), *(peak_rss(leader) or 0 for leader in leaders)])
+            memory = sum(peak_rss(leader) or 0 for leader in leaders)
+            self.peak[name] = max(memory, self.peak.get(name, 0))
         self._moments.append(time.time())
         self._readings.append(reading)
 

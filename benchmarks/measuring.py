@@ -31,6 +31,7 @@ DRAIN_SECONDS = 600.0
 START_SECONDS = 120.0
 WARM_UP_SECONDS = 5.0
 MILLISECOND = 0.001
+INVOLVED = ("contender", "database", "broker")
 
 
 @dataclass(frozen=True)
@@ -83,12 +84,14 @@ def drain(contender: Contender, version: int, broker: Broker, events: int) -> Ru
     at = sorted(arrivals.at)
     usage = accounting.between(at[0], at[-1] + MILLISECOND)
     took, half = at[-1] - at[0] + MILLISECOND, at[len(at) // 2]
+    second_half = _micro(accounting.between(half, at[-1] + MILLISECOND), events / 2)
     figures = {
         "events": events,
         "events_per_second": round(events / took),
         "second_half_events_per_second": round(events / 2 / (at[-1] - half + MILLISECOND)),
         "seconds_to_first_event": round(at[0] - started, 2),
         **_costs(usage, accounting, events),
+        "second_half_cpu_us_per_event_together": round(sum(second_half[name] for name in INVOLVED), 1),
         "check": verdict.as_dict(),
     }
     return Run(contender.name, figures, usage.noise, verdict.clean)
@@ -109,6 +112,7 @@ def _queue_figures(
         "second_half_events_per_second": None,
         "seconds_to_first_event": round(first - started, 2),
         **_costs(usage, accounting, events),
+        "second_half_cpu_us_per_event_together": None,
         "check": check,
     }
     return Run(contender.name, figures, usage.noise, done == events and not left)
@@ -169,15 +173,19 @@ def _latencies(arrivals: Arrivals, commits: list[Commits], offset: float, since:
 
 
 def _costs(usage: Usage, accounting: Accounting, events: int) -> dict[str, Any]:
-    micro = {name: round(seconds * 1e6 / events, 1) for name, seconds in usage.cpu.items()}
-    involved = ("contender", "database", "broker")
+    micro = _micro(usage, events)
     return {
-        "cpu_us_per_event": {name: micro[name] for name in involved},
-        "cpu_us_per_event_together": round(sum(micro[name] for name in involved), 1),
+        "cpu_us_per_event": {name: micro[name] for name in INVOLVED},
+        "cpu_us_per_event_together": round(sum(micro[name] for name in INVOLVED), 1),
         "cpu_us_per_event_of_benchmark": round(micro["benchmark"] + micro.get("writer", 0.0), 1),
         "others_share_of_cpu": round(usage.noise, 3),
         "peak_rss_mib": round(accounting.peak["contender"] / 2**20, 1),
     }
+
+
+def _micro(usage: Usage, events: float) -> dict[str, float]:
+    """Microseconds of CPU per event, by who used them."""
+    return {name: round(seconds * 1e6 / events, 1) for name, seconds in usage.cpu.items()}
 
 
 def _alive(scene: Scene, processes: list[Any]) -> None:

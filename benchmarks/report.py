@@ -19,7 +19,9 @@ def lines(drains: Mapping[str, Sequence[Run]], steadies: Mapping[str, Sequence[R
 def _drains(drains: Mapping[str, Sequence[Run]]) -> Iterator[str]:
     base = next((runs for name, runs in drains.items() if BASE in name), ())
     head = ("drain", "events/s", "x tuned", "second half", "CPU µs: itself", "database", "broker", "all")
-    rows: list[Sequence[str]] = [(*head, "x tuned", "RSS MiB", "others", "runs, events/s", "check")]
+    rows: list[Sequence[str]] = [
+        (*head, "x tuned", "second half", "RSS MiB", "others", "runs, events/s", "check")
+    ]
     for name, runs in drains.items():
         rate, cpu = middle(runs, "events_per_second"), middle(runs, "cpu_us_per_event_together")
         each = [run.figures["cpu_us_per_event"] for run in runs]
@@ -32,6 +34,7 @@ def _drains(drains: Mapping[str, Sequence[Run]]) -> Iterator[str]:
                 *(f"{median(c[part] for c in each):.1f}" for part in ("contender", "database", "broker")),
                 f"{cpu:.1f}",
                 _ratio(cpu, middle(base, "cpu_us_per_event_together")),
+                _tenths(middle(runs, "second_half_cpu_us_per_event_together")),
                 f"{max(run.figures['peak_rss_mib'] for run in runs):.0f}",
                 f"{max(run.noise for run in runs):.1%}",
                 " ".join(f"{run.figures['events_per_second']:,}" for run in runs),
@@ -83,6 +86,10 @@ def _checked(runs: Sequence[Run]) -> str:
 
 def _ratio(value: float | None, base: float | None) -> str:
     return f"{value / base:.2f}" if value and base else "-"
+
+
+def _tenths(value: float | None) -> str:
+    return "-" if value is None else f"{value:.1f}"
 
 
 def _thousands(value: float | None) -> str:

@@ -5,7 +5,8 @@
   .venv/bin/python benchmarks/run.py --only "drain tuned" --only "drain relay, delete"
 
 Needs what `make servers` installs. Runs alternate; one during which other processes took more than 5 % of
-the CPU is thrown away and repeated, five times at most.
+the CPU is thrown away and repeated, five times at most. One that lost or inverted events fails the
+comparison, thrown away or not.
 """
 
 import argparse
@@ -43,10 +44,10 @@ def main() -> int:
     options = _options()
     cache = options.cache or installs.cache_directory()
     with Broker() as broker:
-        warm_up(broker, options.postgres)
+        warmed = warm_up(broker, options.postgres)
         measurements = [m for m in _measurements(options, cache, broker) if _wanted(m, options.only)]
         kept: dict[str, list[Run]] = {}
-        thrown_away: list[dict[str, Any]] = []
+        thrown_away: list[Run] = []
         for number in range(options.rounds):
             for measurement in measurements:
                 note(f"round {number + 1} of {options.rounds}: {measurement.title}")
@@ -61,22 +62,26 @@ def main() -> int:
         result = {
             "machine": _machine(options),
             "runs": {t: [asdict(r) for r in rs] for t, rs in kept.items()},
+            "thrown_away": [asdict(r) for r in thrown_away],
         }
-        options.json.write_text(json.dumps(result | {"thrown_away": thrown_away}, indent=2) + "\n")
-    return 0 if all(run.clean for runs in kept.values() for run in runs) else 1
+        options.json.write_text(json.dumps(result, indent=2) + "\n")
+    unclean = [r for r in (warmed, *thrown_away, *(r for rs in kept.values() for r in rs)) if not r.clean]
+    for run in unclean:
+        sys.stdout.write(f"NOT CLEAN: {run.name}: {run.figures['check']}\n")
+    return 1 if unclean else 0
 
 
 def note(text: str) -> None:
     sys.stderr.write(f"{text}\n")
 
 
-def warm_up(broker: Broker, version: int) -> None:
+def warm_up(broker: Broker, version: int) -> Run:
     """So that the first contender does not pay for the broker's compiler."""
     note("warming up the broker")
-    measuring.drain(OutboxRelay(), version, broker, WARM_UP_EVENTS)
+    return measuring.drain(OutboxRelay(), version, broker, WARM_UP_EVENTS)
 
 
-def quietest(measurement: Measurement, limit: float, thrown_away: list[dict[str, Any]]) -> Run:
+def quietest(measurement: Measurement, limit: float, thrown_away: list[Run]) -> Run:
     """The run, or the quietest of several where others were busy in all of them."""
     tries: list[Run] = []
     while len(tries) <= REPEATS:
@@ -85,7 +90,7 @@ def quietest(measurement: Measurement, limit: float, thrown_away: list[dict[str,
             break
         note(f"  others took {tries[-1].noise:.1%} of the CPU: thrown away ({_short(tries[-1])})")
     best = min(tries, key=lambda run: run.noise)
-    thrown_away += [asdict(run) for run in tries if run is not best]
+    thrown_away += [run for run in tries if run is not best]
     if best.noise > limit:
         note(f"  no run of {len(tries)} was quiet; this is the quietest")
     return best

@@ -5,6 +5,7 @@ DESTINATION  nothing gets through to this destination now: the same, for it alon
 HOST         the same for a webhook's host: each is a broker of its own and holds up none but itself
 SETTINGS     nothing will until somebody changes a setting: claiming stops and says so
 RECORD       this event, if it is refused alone: it is parked
+EVENT        this event, and perhaps not for ever: unconfirmed, an attempt of it, parked after the last
 FATAL        the client is broken: everything in its hands is unconfirmed, a new client is made
 """
 
@@ -19,6 +20,7 @@ class Trouble(Enum):
     HOST = "host"
     SETTINGS = "settings"
     RECORD = "record"
+    EVENT = "event"
     FATAL = "fatal"
 
 
@@ -98,7 +100,9 @@ WEBHOOK: dict[int | str, Trouble] = {
     404: Trouble.DESTINATION,
     410: Trouble.DESTINATION,
     408: Trouble.HOST,  # request timeout
+    409: Trouble.EVENT,  # conflict: also with the same Idempotency-Key, which is still in progress
     421: Trouble.HOST,  # misdirected request: about the connection
+    423: Trouble.EVENT,  # locked
     425: Trouble.HOST,  # too early
     429: Trouble.HOST,  # too many requests
     "timeout": Trouble.HOST,
@@ -135,6 +139,8 @@ def outcome(trouble: Trouble, reason: str, retry_after: float | None = None) -> 
     match trouble:
         case Trouble.RECORD:
             return Refused(reason)
+        case Trouble.EVENT:
+            return Unconfirmed(reason, "event", retry_after)
         case Trouble.DESTINATION:
             return Unconfirmed(reason, "destination", retry_after)
         case Trouble.HOST:

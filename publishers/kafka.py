@@ -5,8 +5,9 @@ order. librdkafka's own message timeout is off, because a record that expires by
 it through. Instead the call's deadline ends everything: what is not confirmed by then is purged, the producer
 is discarded, and a new one sends from the first unconfirmed event when the relay publishes it again.
 
-A record that the broker would refuse for its size is refused before it is sent. If a batch is refused all the
-same, each of its records is sent alone: the one at fault is found, its mates are delivered.
+A record that the broker would refuse for its size is refused before it is sent, unless it is compressed: only
+the broker knows how large it is then. If a batch is refused all the same, each of its records is sent alone:
+the one at fault is found, its mates are delivered.
 
 The message key is the event id; the partition comes from the partition key, as the Java client chooses it.
 """
@@ -61,6 +62,7 @@ class KafkaPublisher:
     def __init__(self, options: Mapping[str, Any]) -> None:
         config = dict(options.get("config") or {})
         kafka_config.check(config)
+        self._compresses = kafka_config.compresses(config)
         servers = options.get("bootstrap_servers")
         if not servers:
             raise SettingsError(
@@ -181,6 +183,8 @@ class KafkaPublisher:
         size = batch_bytes(self._message_key(event).encode(), event.payload, headers)
         topic = self._topics.get(producer, event.destination, call.deadline)
         if isinstance(topic, Topic) and size > topic.limit:
+            if self._compresses:
+                return False  # the limit is for what arrives, a batch of its own
             # The limit may have been raised since it was read.
             topic = self._topics.get(producer, event.destination, call.deadline, max_age=SURE_SECONDS)
         if not isinstance(topic, Topic) or size <= topic.limit:
@@ -272,12 +276,14 @@ class KafkaPublisher:
         """Find out whether the broker refuses this event for its own sake."""
         event = call.events[index]
         topic = self._topics.get(producer, event.destination, call.deadline)
-        if isinstance(topic, Topic):
-            call.results[index] = None
-            partition = key_hash(event.key) % topic.partitions
-            failure = self._hand_over(call, producer, index, event, partition, self._headers(event))
-            if failure is not None:
-                call.results[index] = failure
-            else:
-                self._wait(call, producer, [index])
+        if not isinstance(topic, Topic):
+            call.results[index] = topic
+            return
+        call.results[index] = None
+        partition = key_hash(event.key) % topic.partitions
+        failure = self._hand_over(call, producer, index, event, partition, self._headers(event))
+        if failure is not None:
+            call.results[index] = failure
+        else:
+            self._wait(call, producer, [index])
         call.convict(index)

@@ -63,6 +63,7 @@ WHY_NOT = {
     "logger": _CALLBACKS,
 }
 
+_COMPRESSION = ("compression.type", "compression.codec")
 _DEFAULTS: dict[str, Any] = {
     "client.id": "outbox-relay",
     "linger.ms": 5,  # ended early by the flush of each batch
@@ -84,6 +85,14 @@ def check(config: Mapping[str, Any]) -> None:
         inner = error.args[0]
         said = inner.str() if isinstance(error, KafkaException) else inner
         raise SettingsError(f"[kafka.config] is not accepted by librdkafka: {said}") from None
+
+
+def compresses(config: Mapping[str, Any]) -> bool:
+    """Whether records are compressed, under any name of that setting."""
+    return any(
+        name.removeprefix("topic.") in _COMPRESSION and str(value).lower() not in ("none", "inherit")
+        for name, value in config.items()
+    )
 
 
 def client_config(servers: str, config: Mapping[str, Any]) -> dict[str, Any]:

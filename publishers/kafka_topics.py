@@ -23,6 +23,9 @@ log = logging.getLogger(__name__)
 REFRESH_SECONDS = 60.0
 # Kafka's own default, where a topic's configuration may not be read.
 DEFAULT_LIMIT = 1_048_588
+# Kafka's own limit. In bytes, since the characters of a topic's name are ASCII; of more than 512 the client
+# makes an error of its own, not of the topic.
+LONGEST_NAME = 249
 
 
 @dataclass(frozen=True)
@@ -65,6 +68,9 @@ class Topics:
         age = REFRESH_SECONDS if max_age is None else max_age
         if known is not None and monotonic() < known.read_at + age:
             return known
+        if len(name.encode(errors="replace")) > LONGEST_NAME:
+            shown = f"'{name[:40]}…' cannot be the name of a topic"
+            return Refused(f"{shown}: it is longer than {LONGEST_NAME} bytes")
         partitions = self.partitions(producer, name, deadline)
         if not isinstance(partitions, int):
             return partitions
@@ -83,7 +89,7 @@ class Topics:
         return topic
 
     def partitions(self, producer: Producer, name: str, deadline: float) -> int | Outcome:
-        """How many the topic has now, or why that cannot be said by the deadline."""
+        """How many the topic has now, at least one, or why that cannot be said by the deadline."""
         while True:
             patience = max(0.1, min(deadline - monotonic(), 1.0))
             try:
@@ -104,6 +110,8 @@ class Topics:
                 if trouble is Trouble.BROKER:
                     trouble = Trouble.DESTINATION  # it was said of this topic alone
                 return classify.outcome(trouble, f"topic '{name}': {found.error.str()}")
+            if not found.partitions:
+                return classify.outcome(Trouble.DESTINATION, f"topic '{name}' has no partitions")
             self._has_controller = cluster.controller_id in cluster.brokers
             return len(found.partitions)
 
@@ -122,7 +130,10 @@ class Topics:
             except TimeoutError:
                 error = TimeoutError("no answer")
             if error is None:
-                return int(asked.result()["max.message.bytes"].value), True
+                try:
+                    return int(asked.result()["max.message.bytes"].value), True
+                except (KeyError, TypeError, ValueError):  # not named, without a value, no number
+                    error = LookupError("the broker does not say max.message.bytes")
         else:  # nobody to ask: the client would wait for one, and the batch with it
             error = LookupError("the cluster names no controller")
         if known is None:

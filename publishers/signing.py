@@ -29,7 +29,8 @@ def verify(secret: str, header: str, body: bytes, tolerance: float = 300, now: f
     if abs((time() if now is None else now) - int(times[0])) > tolerance:
         return False
     expected = _digest(secret, times[0], body).encode()
-    given = [value.encode() for name, _, value in parts if name == "v1"]
+    # A lone surrogate, which is how some servers hand over a byte that is not UTF-8, becomes a "?".
+    given = [value.encode(errors="replace") for name, _, value in parts if name == "v1"]
     # More than one while a secret changes: any of them will do.
     return any(hmac.compare_digest(expected, signature) for signature in given)
 

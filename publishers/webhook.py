@@ -135,7 +135,12 @@ class WebhookPublisher:
                 f"{target.host} is at {refused}, which is no public address:"
                 " set [webhook] allow_private if it is meant",
             )
-        except (httpcore.TimeoutException, httpcore.NetworkError, httpcore.RemoteProtocolError) as error:
+        except (
+            httpcore.TimeoutException,
+            httpcore.NetworkError,
+            httpcore.RemoteProtocolError,
+            TimeoutError,  # its time was up before anything was sent
+        ) as error:
             return (
                 (None, CLOSED) if self._closed else _trouble(*_explain(error, target.host, until - started))
             )
@@ -213,7 +218,7 @@ def _explain(error: Exception, host: str, seconds: float) -> tuple[str, str]:
             found = "tls", f"the certificate of {host} is not trusted: {cause.verify_message}"
         case _, ssl.SSLError() as cause:
             found = "tls", f"{host} could not be reached by TLS: {cause.reason or 'the connection ended'}"
-        case httpcore.TimeoutException(), _:
+        case httpcore.TimeoutException() | TimeoutError(), _:
             found = "timeout", f"{host} did not answer within {seconds:.3g} s"
         case httpcore.RemoteProtocolError(), _:
             found = "protocol", f"{host} closed the connection or answered with something that is not HTTP"

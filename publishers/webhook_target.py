@@ -29,7 +29,9 @@ def target_of(destination: str) -> Target:
         url = httpx.URL(destination)
     except httpx.InvalidURL:
         return _no_target(destination)
-    if url.scheme not in ("http", "https") or not url.raw_host or not 0 < (url.port or 80) < 65536:
+    # No port at all means the scheme's own; 0 is nobody's.
+    a_port = url.port is None or 0 < url.port < 65536
+    if url.scheme not in ("http", "https") or not url.raw_host or not a_port:
         return _no_target(destination)
     credentials = (url.username, url.password) if url.userinfo else None
     address = httpcore.URL(scheme=url.raw_scheme, host=url.raw_host, port=url.port, target=url.raw_path)

@@ -1,10 +1,12 @@
 """The ceiling of the database's part: claims and settles with the relay's own statements, and nothing else.
 
-Two threads as in the relay, a claim at a time on its way from one to the other, so that claims and settles
-overlap as they do there. No publisher, no registration, no housekeeping.
+Three threads and sessions as in the relay: two claim, half a lap from each other, and hand over to the one
+that settles, a claim at a time on its way, so that claims and settles overlap as they do there. No publisher,
+no registration, no housekeeping.
 """
 
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from time import monotonic
 from typing import Any
 
@@ -26,6 +28,8 @@ from relay.worker.state import InFlight
 COMPLETE = Settlement("complete")
 BLOCK = Settlement("block", "poisoned by the bench")
 RELEASE = Settlement("release")
+# Who found nothing but keys in flight looks again after so long, or when none is in flight any more.
+REST_SECONDS = 0.02
 
 
 def raw_loop(settings: Settings, journal: Journal, number: int, of: int, enough: int | None) -> None:
@@ -33,32 +37,43 @@ def raw_loop(settings: Settings, journal: Journal, number: int, of: int, enough:
     url = settings.database_url.get_secret_value()
     worker = f"raw-{number}"
     with (
-        connect(url, "raw claimer") as claiming_conn,
+        connect(url, "raw claimer") as claimer,
+        connect(url, "raw helper") as helper,
         connect(url, "raw settler", synchronous_commit="off") as settling_conn,
+        ThreadPoolExecutor(2) as threads,
     ):
-        table = resolve(claiming_conn, settings.table_name)
-        claiming = Claiming(table, worker, settings.destination, settings.lease_seconds)
-        claiming.watch(range(number, BUCKETS, of) if of > 1 else None)
+        table = resolve(claimer, settings.table_name)
         settler = _Settler(settling_conn, Settling(table, worker, settings.completion), journal, enough)
         limits = Limits(settings.batch_size, settings.claim_bytes)
-        _claim_all(claiming_conn, claiming, limits, settler)
+        loops = []
+        for conn, scan in ((claimer, Scan()), (helper, Scan(start=BUCKETS // 2))):
+            claiming = Claiming(table, worker, settings.destination, settings.lease_seconds)
+            claiming.watch(range(number, BUCKETS, of) if of > 1 else None)
+            loops.append(threads.submit(_claim_all, conn, claiming, scan, limits, settler))
+        for loop in loops:
+            loop.result()
         settler.end()
 
 
-def _claim_all(conn: Connection[Any], claiming: Claiming, limits: Limits, settler: "_Settler") -> None:
-    scan, lap = Scan(), 0
-    while True:
+def _claim_all(
+    conn: Connection[Any], claiming: Claiming, scan: Scan, limits: Limits, settler: "_Settler"
+) -> None:
+    """Until a whole lap found nothing, with nothing in flight when it began, and nothing taken by the other.
+
+    The keys of what is in flight are passed over, and so are the buckets that the other looks into. Whoever
+    ends last has seen that nothing is left.
+    """
+    lap, taken, quiet = scan.laps, settler.taken, False
+    while not settler.over:
         claim = claiming.claim(conn, scan, limits).claim
         if claim is not None:
+            settler.take(claim)
             lap = scan.laps
-            if not settler.take(claim):
+        elif scan.laps >= lap + 2 and scan.later == THE_PAST:  # two: the first began anywhere in the ring
+            if quiet and settler.taken == taken:
                 return
-        elif scan.laps > lap and scan.later == THE_PAST:
-            # The keys of what is in flight were passed over: one more lap when nothing is.
-            if settler.idle:
-                return
-            settler.in_flight.wait_empty(1.0)
-            lap = scan.laps
+            settler.in_flight.wait_empty(REST_SECONDS)
+            lap, taken, quiet = scan.laps, settler.taken, settler.in_flight.wait_empty(0)
 
 
 class _Settler:
@@ -73,18 +88,18 @@ class _Settler:
         self._enough = enough
         self._claimed: Channel[Claim] = Channel(1)
         self._failure: BaseException | None = None
+        self._lock = threading.Lock()
+        self.taken = 0
+        self.over = False  # enough was settled, or it failed: nothing more is taken
         self.in_flight = InFlight()
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
-    @property
-    def idle(self) -> bool:
-        return self.in_flight.wait_empty(0)
-
-    def take(self, claim: Claim) -> bool:
-        """False: enough was settled, or it failed."""
+    def take(self, claim: Claim) -> None:
         self.in_flight.enter()
-        return self._claimed.put(claim)
+        with self._lock:
+            self.taken += 1
+        self._claimed.put(claim)
 
     def end(self) -> None:
         self._claimed.close()
@@ -99,10 +114,14 @@ class _Settler:
                 self._journal.write(monotonic(), [e.position for e in claim.events if e.key != POISON_KEY])
                 self.in_flight.leave()
                 if self._enough is not None and self._journal.events >= self._enough:
-                    self._claimed.abandon()
+                    self._refuse_more()
         except BaseException as error:  # noqa: BLE001 - raised again by end()
             self._failure = error
-            self._claimed.abandon()
+            self._refuse_more()
+
+    def _refuse_more(self) -> None:
+        self.over = True
+        self._claimed.abandon()
 
 
 def _settlement(event: Event) -> Settlement:

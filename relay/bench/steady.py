@@ -80,12 +80,17 @@ def steady(site: Site, plan: Plan) -> tuple[dict[str, Any], Verdict]:
     cost = site.meter.cost(before, after, relay_cpu, rss, besides=writer_cpu)
     figure = _figure(plan, commits, entries, before.at, sizes.seen)
     if backlog:
-        behind = [entry for entry in entries if entry.positions[0] >= backlog.start]
+        behind = since_position(entries, backlog.start)
         figure["backlog_behind_it"] = {
             "events": len(backlog),
             "events_per_second": round(pace(behind, after.at).rate),
         }
     return figure | costs(cost, figure["events"]), verdict
+
+
+def since_position(entries: Sequence[Entry], first: int) -> list[Entry]:
+    """The batches of what was written from this position on; one that delivered nothing is none of them."""
+    return [entry for entry in entries if entry.positions and entry.positions[0] >= first]
 
 
 def _figure(

@@ -174,6 +174,14 @@ def _run(
 
     if not store.alone(conn, table, name):
         raise RelayError(safe(f"replay {name} is running already, in another process"))
+    # While the operator was asked, another command may have begun it, or gone on with it, and ended.
+    if store.recall(conn, table, name) != known:
+        raise RelayError(
+            safe(
+                f"replay {name} went on in another process meanwhile, and nothing was published here;"
+                f" to see how far it came: {_go_on(name)} --dry-run --json"
+            )
+        )
     publisher = make_publisher(settings)
     try:
         if known is None:

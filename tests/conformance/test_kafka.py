@@ -216,6 +216,21 @@ def test_a_record_of_exactly_the_limit_is_delivered_and_a_larger_one_refused(kaf
     assert [message.key().decode() for message in rig.messages(1)] == [exact.event_id]
 
 
+@pytest.mark.parametrize("name", ["compression.type", "topic.compression.codec"])
+def test_of_compressed_records_the_broker_says_which_is_too_large(kafka: Kafka, name: str) -> None:
+    rig = KafkaRig(kafka.address, partitions=1, config={"max.message.bytes": "3000"})
+    even = make_event("order:1", destination=rig.destination, payload=b"x" * 20_000)
+    behind = make_event("order:1", destination=rig.destination)
+    noise = make_event("order:2", destination=rig.destination, payload=Random(1).randbytes(20_000))
+    mate = make_event("order:3", destination=rig.destination)
+    publisher = rig.make(config={name: "gzip"})
+    outcomes = publish(publisher, [even, behind, noise, mate])
+    publisher.close()
+    assert [type(outcome) for outcome in outcomes] == [Delivered, Delivered, Refused, Delivered]
+    assert "the broker refused it" in str(outcomes[2])
+    assert in_order(rig.messages(3), [even, behind, mate])
+
+
 def test_a_limit_that_was_raised_is_known_before_a_record_is_refused(
     kafka: Kafka, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -281,7 +296,10 @@ def test_an_unknown_topic_is_reported_as_the_destinations_trouble_within_a_secon
     assert min(took) < 1.0
 
 
-@pytest.mark.parametrize("name", ["", ".", "two words", "größe", "x" * 300, "nul\0", "{event_type}"])
+@pytest.mark.parametrize(
+    "name",
+    ["", ".", "two words", "größe", "x" * 300, "x" * 600, "ü" * 300, "日" * 200, "nul\0", "{event_type}"],
+)
 def test_a_destination_that_is_no_topics_name_fails_alone(kafka: Kafka, name: str) -> None:
     rig = KafkaRig(kafka.address)
     publisher = rig.make()

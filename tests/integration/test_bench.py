@@ -5,15 +5,28 @@ import os
 import signal
 import subprocess
 import sys
+from collections import Counter
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 import psycopg
 import pytest
+from confluent_kafka import Producer
+from pydantic import SecretStr
 
+from benchmarks.topic import Topic
+from relay.bench.checker import Found, check
+from relay.bench.journal import Journal, read_journal
+from relay.bench.raw_loop import raw_loop
+from relay.settings import Settings
+from relay.store.claim import Claiming
+from relay.store.look import Look
+from relay.store.settle import Settling
 from tests.conftest import Kafka
 from tests.integration.cli_kit import failure, nowhere, relay
+from tests.integration.store_kit import Stage
 from tests.system.relays import wait_until
 
 __all__ = ["nowhere"]
@@ -97,6 +110,51 @@ def test_figures_ceilings_and_checks_are_complete_without_a_broker(nowhere: Path
     assert schemas(database) == []
 
 
+def test_the_raw_loop_claims_by_two_sessions_and_leaves_nothing_behind(
+    stage: Stage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(60):
+        stage.insert(f"order:{number}", 20)
+    # Of one key a claim at a time: the lap in which the last of it is in flight is in vain.
+    stage.insert("order:hot", 300)
+    keys = {row["id"]: row["partition_key"] for row in stage.rows()}
+    claimed: Counter[int] = Counter()
+    claim = Claiming.claim
+
+    def watched(claiming: Claiming, conn: Any, scan: Any, limits: Any) -> Look:
+        look = claim(claiming, conn, scan, limits)
+        claimed[conn.info.backend_pid] += look.claim is not None
+        return look
+
+    monkeypatch.setattr(Claiming, "claim", watched)
+    journal = Journal(tmp_path / "journal")
+    settings = Settings(database_url=SecretStr(stage.url), completion="delete", batch_size=10)
+    raw_loop(settings, journal, 0, 1, None)
+    journal.close()
+    assert len(+claimed) == 2
+    assert stage.rows() == []
+    settled = [position for entry in read_journal(tmp_path / "journal") for position in entry.positions]
+    verdict = check("raw", "the journal", keys, (), (Found(keys[each], each) for each in settled))
+    assert (verdict.clean, verdict.duplicates) == (True, 0)
+
+
+def test_a_raw_loop_whose_settler_fails_ends_with_what_happened(
+    stage: Stage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage.insert("order:1", 5)
+
+    def broken(*_: object) -> None:
+        raise ZeroDivisionError("a bug")
+
+    monkeypatch.setattr(Settling, "settle", broken)
+    settings = Settings(database_url=SecretStr(stage.url), completion="delete")
+    with (
+        closing(Journal(tmp_path / "journal")) as journal,
+        pytest.raises(ZeroDivisionError, match="a bug"),
+    ):
+        raw_loop(settings, journal, 0, 1, None)
+
+
 def test_kafka_is_read_back_and_its_bare_client_is_a_ceiling(
     nowhere: Path, database: str, kafka: Kafka
 ) -> None:
@@ -114,6 +172,23 @@ def test_kafka_is_read_back_and_its_bare_client_is_a_ceiling(
     assert sources["relay to kafka"] == ("the topic", 2000)
     assert result["clean"] is True
     assert {name for name in _topics(kafka) - before if name.startswith("relay-bench")} == set()
+
+
+def test_the_topic_of_a_comparison_is_read_on_from_where_the_last_reading_ended(kafka: Kafka) -> None:
+    topic = Topic(kafka.address, f"benchmark-{os.urandom(4).hex()}")
+    producer = Producer({"bootstrap.servers": kafka.address})
+    try:
+        for last in (30, 50):
+            for position in range(len(topic.read().found) + 1, last + 1):
+                key, number = f"order:{position % 7}", str(position)
+                producer.produce(topic.name, key=key, value=b"{}", headers=[("position", number)])
+            producer.flush(20)
+            topic.wait_for(last, 20, lambda: None)
+            arrivals = topic.read()
+            assert sorted(found.position for found in arrivals.found) == list(range(1, last + 1))
+            assert len(arrivals.at) == last
+    finally:
+        topic.delete()
 
 
 def test_rabbitmq_is_read_back_with_a_fair_and_a_free_running_ceiling(

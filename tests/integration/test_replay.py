@@ -20,6 +20,7 @@ from relay.settlement import Settlement
 from relay.store import replay as store
 from relay.store.replay import Record, Selection, Tally
 from tests.integration.cli_kit import failure, invoke, nowhere
+from tests.integration.cli_kit import relay as relay_command
 from tests.integration.operator_kit import answer, audit, rows, url
 from tests.integration.store_kit import Actor, Stage, wait_until
 
@@ -437,6 +438,30 @@ def test_ctrl_c_finishes_what_is_in_hand_and_says_how_to_go_on(stage: Stage, url
     rest = invoke("replay", "--replay-id", "r 1", "--all", "--yes", "--publisher", "stdout", "--rate", "0")
     assert len(lines(rest.stdout)) == 100
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+@command
+@pytest.mark.parametrize("begun", [False, True], ids=["new", "stopped before"])
+def test_a_replay_that_another_command_ran_while_this_one_asked_is_not_run_by_it(
+    stage: Stage, url: str, monkeypatch: pytest.MonkeyPatch, begun: bool
+) -> None:
+    publish(stage, "a", 300)
+    arguments = ("replay", "--all", "--yes", "--rate", "0", "--replay-id", "r-1", "--publisher")
+    if begun:
+        assert invoke(*arguments, f"{__name__}:Interrupting").exit_code == 130
+
+    def meanwhile(*_: object, **__: object) -> None:
+        other = relay_command(*arguments, "stdout")
+        assert other.returncode == 0, other.stderr
+        assert len(lines(other.stdout)) == (100 if begun else 300)
+
+    monkeypatch.setattr("relay.cli.replay.ask", meanwhile)
+    assert failure(invoke(*arguments, "stdout")) == (
+        "replay r-1 went on in another process meanwhile, and nothing was published here; to see how far it"
+        " came: relay replay --replay-id r-1 --dry-run --json"
+    )
+    states = [row["state"] for row in rows(url, "SELECT details ->> 'state' AS state FROM outbox_audit")]
+    assert states.count("started") == states.count("done") == 1
 
 
 @command

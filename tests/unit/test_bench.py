@@ -14,6 +14,7 @@ from relay.bench.journal import Entry, Journal, merged, read_journal
 from relay.bench.local_processes import family_cpu, listening_process, peak_rss
 from relay.bench.plan import POISON_KEY, POISON_TYPE, Keys, Plan
 from relay.bench.plots import bar, sparkline
+from relay.bench.steady import since_position
 from relay.bench.watched import Watched
 from relay.event import Event
 from relay.outcome import Delivered, Refused, Unconfirmed
@@ -89,6 +90,15 @@ def test_a_rate_is_counted_between_the_first_confirmation_and_the_last() -> None
 def test_one_batch_alone_is_counted_from_the_start() -> None:
     assert pace(entries((10.0, 100)), started=5.0).rate == pytest.approx(20.0)
     assert pace([], started=5.0).rate == 0
+
+
+def test_a_batch_that_delivered_nothing_is_no_part_of_a_backlog() -> None:
+    batches = [
+        Entry(1.0, array("q", [7]), array("q")),
+        Entry(2.0, array("q"), array("q")),
+        Entry(3.0, array("q", [11, 10]), array("q")),
+    ]
+    assert since_position(batches, 10) == batches[2:]
 
 
 def test_percentiles_are_nearest_ranks() -> None:

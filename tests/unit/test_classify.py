@@ -26,6 +26,7 @@ AMQP_CODES = {
         (Trouble.DESTINATION, Unconfirmed("why", "destination", 7.0)),
         (Trouble.HOST, Unconfirmed("why", "destination", 7.0, holds="host")),
         (Trouble.SETTINGS, Unconfirmed("why", "settings", 7.0)),
+        (Trouble.EVENT, Unconfirmed("why", "event", 7.0)),
         (Trouble.RECORD, Refused("why")),
     ],
 )
@@ -124,10 +125,11 @@ def test_an_unknown_amqp_code_is_the_brokers() -> None:
         (403, Trouble.DESTINATION),
         (404, Trouble.DESTINATION),
         (408, Trouble.HOST),
-        (409, Trouble.RECORD),
+        (409, Trouble.EVENT),
         (410, Trouble.DESTINATION),
         (413, Trouble.RECORD),
         (422, Trouble.RECORD),
+        (423, Trouble.EVENT),
         (425, Trouble.HOST),
         (429, Trouble.HOST),
         (431, Trouble.RECORD),
@@ -143,5 +145,5 @@ def test_a_status_is_whose_trouble(status: int, trouble: Trouble) -> None:
 
 @pytest.mark.parametrize("what", sorted(WEBHOOK, key=str))
 def test_no_webhook_entry_holds_up_other_hosts_or_parks_events(what: int | str) -> None:
-    expected = {Trouble.RECORD} if what == "url" else {Trouble.HOST, Trouble.DESTINATION}
+    expected = {Trouble.RECORD} if what == "url" else {Trouble.HOST, Trouble.DESTINATION, Trouble.EVENT}
     assert classify.webhook(what) in expected

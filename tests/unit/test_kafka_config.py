@@ -97,6 +97,23 @@ def test_the_producer_is_made_with_what_safety_needs_and_the_rest_as_asked() -> 
     assert config["batch.size"] == 1_000
 
 
+@pytest.mark.parametrize(
+    "config,expected",
+    [
+        ({}, False),
+        ({"compression.type": "none"}, False),
+        ({"topic.compression.codec": "inherit"}, False),
+        ({"compression.type": "zstd"}, True),
+        ({"compression.codec": "LZ4"}, True),
+        ({"topic.compression.type": "gzip"}, True),
+        ({"compression.type": "none", "topic.compression.codec": "snappy"}, True),
+    ],
+)
+def test_compression_is_known_by_all_its_names(config: dict[str, Any], expected: bool) -> None:
+    kafka_config.check(config)
+    assert kafka_config.compresses(config) is expected
+
+
 def test_login_and_encryption_pass_through_to_every_client() -> None:
     mine = {
         "security.protocol": "SASL_SSL",

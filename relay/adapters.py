@@ -13,7 +13,7 @@ from functools import cached_property, lru_cache
 from typing import Any, TypeAlias
 
 import psycopg
-from psycopg.pq import TransactionStatus
+from psycopg.pq import PipelineStatus, TransactionStatus
 
 from relay.errors import NotInTransaction
 
@@ -49,6 +49,9 @@ def async_executor(conn: Any) -> ExecuteAsync:
 
 
 def _psycopg(conn: "psycopg.Connection[Any]") -> Execute:
+    if _state_unread(conn):
+        with conn.pipeline() as pipeline:
+            pipeline.sync()
     _refuse_autocommit(conn, "with conn.transaction():")
     # Not conn.cursor(): the caller's cursor factory may want another notation for parameters.
     cursor = psycopg.Cursor(conn)
@@ -64,10 +67,15 @@ def _psycopg(conn: "psycopg.Connection[Any]") -> Execute:
 
 
 def _psycopg_async(conn: "psycopg.AsyncConnection[Any]") -> ExecuteAsync:
-    _refuse_autocommit(conn, "async with conn.transaction():")
+    remedy = "async with conn.transaction():"
+    _refuse_autocommit(conn, remedy)
     cursor = psycopg.AsyncCursor(conn)
 
     async def execute(statement: Statement, parameters: Parameters) -> int:
+        if _state_unread(conn):
+            async with conn.pipeline() as pipeline:
+                await pipeline.sync()
+            _refuse_autocommit(conn, remedy)
         await cursor.execute(statement.text, parameters)
         if cursor.rowcount < 0:
             async with conn.pipeline() as pipeline:
@@ -75,6 +83,19 @@ def _psycopg_async(conn: "psycopg.AsyncConnection[Any]") -> ExecuteAsync:
         return cursor.rowcount
 
     return execute
+
+
+def _state_unread(conn: "psycopg.Connection[Any] | psycopg.AsyncConnection[Any]") -> bool:
+    """Whether only the answers that a pipeline still awaits tell if there is a transaction.
+
+    What was sent before may be a BEGIN, or a statement that the next synchronization commits.
+    """
+    pgconn = conn.pgconn
+    return (
+        conn.autocommit
+        and pgconn.pipeline_status != PipelineStatus.OFF
+        and pgconn.transaction_status == TransactionStatus.ACTIVE
+    )
 
 
 def _refuse_autocommit(conn: "psycopg.Connection[Any] | psycopg.AsyncConnection[Any]", remedy: str) -> None:

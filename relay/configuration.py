@@ -59,6 +59,11 @@ def load(
     sources = Sources(given, _environment(), _file(path, required=config is not None), path)
     problems = list(_unknown_variables())
     values = sources.merged()
+    if undecodable := [sources.place(names) for names in _undecodable(values)]:
+        # By itself: checks of such a value fail for that reason, and say it worse.
+        raise SettingsError(
+            "\n".join(f"{place} is not UTF-8: write it as UTF-8 text" for place in undecodable)
+        )
     if not database:
         values.setdefault("database_url", "")
     try:
@@ -89,6 +94,18 @@ def _unknown_variables() -> Iterator[str]:
             if name not in known:
                 near = _near(name, known)
                 yield f"{variable} is not a setting{near and f': did you mean {PREFIX}{near.upper()}?'}"
+
+
+def _undecodable(values: Any, names: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    """Which settings hold what Python keeps of bytes that are no text: no database and no broker takes it."""
+    if isinstance(values, dict):
+        for name, inner in values.items():
+            yield from _undecodable(inner, (*names, str(name)))
+    elif isinstance(values, str) and names != ("health_file",):  # a path may be any bytes
+        try:
+            values.encode()
+        except UnicodeEncodeError:
+            yield names
 
 
 def _file(path: Path, *, required: bool) -> Values:

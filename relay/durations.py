@@ -1,11 +1,14 @@
 """Durations as people write them: seconds, or text such as '7 days', '36h' or '1h 30m'.
 
-What cannot be read, or is negative, is a ValueError that says how to write it.
+What cannot be read, is negative, or longer than a century is a ValueError that says how to write it.
 """
 
 import math
 import re
 from datetime import timedelta
+
+# No clock and no timer overflows by it: not PostgreSQL's, not Python's.
+LONGEST = 36_525 * 86_400
 
 _UNITS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
 _WORDS = {"sec": "s", "second": "s", "min": "m", "minute": "m", "hour": "h", "day": "d", "week": "w"}
@@ -14,13 +17,17 @@ _WORDS = {"sec": "s", "second": "s", "min": "m", "minute": "m", "hour": "h", "da
 def seconds(value: object) -> float:
     """A duration: a number of seconds, or text such as '7 days', '36h' or '1h 30m'."""
     if isinstance(value, timedelta):
-        return value.total_seconds()
-    if isinstance(value, int | float) and not isinstance(value, bool):
-        total = float(value)
+        total = value.total_seconds()
+    elif isinstance(value, float):
+        total = value
+    elif isinstance(value, int) and not isinstance(value, bool):
+        total = float(max(-1, min(value, LONGEST + 1)))  # beyond that it may be too large for a float
     else:
         total = _spelled_out(str(value).strip().lower())
     if not math.isfinite(total) or total < 0:
         raise ValueError("a duration is a finite number that is not negative")
+    if total > LONGEST:
+        raise ValueError("a duration is 100 years (36525 days) at most")
     return total
 
 

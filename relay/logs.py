@@ -1,7 +1,8 @@
 """Logs on standard error: short lines for people at a terminal, one JSON object per line for machines.
 
-Fields given as `extra={…}` become fields of the object. Passwords inside URLs are hidden wherever they
-appear, tracebacks included. Import this module and nothing happens; `configure` installs the handler.
+Fields given as `extra={…}` become fields of the object. Passwords inside URLs, and the secrets that `hide`
+was told of, are hidden wherever they appear, tracebacks included; in doubt more is hidden, not less. Import
+this module and nothing happens; `configure` installs the handler.
 """
 
 import json
@@ -9,23 +10,50 @@ import logging
 import os
 import re
 import sys
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Any, TextIO
+from urllib.parse import quote, unquote
 
 HIDDEN = "***"
+# Shorter ones are parts of ordinary words.
+SHORTEST_KNOWN = 4
 
-_URL_PASSWORD = re.compile(r"(\b[a-z][a-z0-9+.-]*://[^\s/:@'\"]*):[^\s/'\"]*@", re.IGNORECASE)
+_SECRET_NAME = r"(?:[\w.-]*password|[\w.-]*secret|passfile|[\w.-]*token)"
+# libpq takes a password as it stands, quotes, commas and semicolons included.
+_URL_PASSWORD = re.compile(r"(\b[a-z][a-z0-9+.-]*://[^\s/:@'\"]*):[^\s/]*@", re.IGNORECASE)
+_IN_QUERY = re.compile(r"([?&])([^\s?&=]+)=[^\s&]*")
 _NAMED_PASSWORD = re.compile(
-    r"""(\b(?:[\w.-]*password|[\w.-]*secret|passfile|sslpassword|[\w.-]*token)\s*=\s*)('(?:[^'\\]|\\.)*'|[^\s&'",;]+)""",
-    re.IGNORECASE,
+    rf"(?<![?&\w.-])({_SECRET_NAME}\s*=\s*)('(?:[^'\\]|\\.)*'|(?:[^\s\\]|\\.)+)", re.IGNORECASE
 )
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 _COLOURS = {logging.WARNING: "33", logging.ERROR: "31", logging.CRITICAL: "31;1"}
 
+_known: re.Pattern[str] | None = None
+
+
+def hide(secrets: Iterable[str]) -> None:
+    """From now on these are hidden too, wherever they stand by themselves: instead of those told before."""
+    global _known  # noqa: PLW0603 - logging is one per process as well
+    forms = {form for secret in secrets for form in (secret, quote(secret), quote(secret, safe=""))}
+    longest_first = sorted((form for form in forms if len(form) >= SHORTEST_KNOWN), key=len, reverse=True)
+    any_of_them = "|".join(map(re.escape, longest_first))
+    _known = re.compile(rf"(?<!\w)(?:{any_of_them})(?!\w)") if any_of_them else None
+
 
 def redact(text: str) -> str:
-    """The text with the passwords of URLs and of `password=…` settings hidden."""
-    return _NAMED_PASSWORD.sub(rf"\1{HIDDEN}", _URL_PASSWORD.sub(rf"\1:{HIDDEN}@", text))
+    """The text without known secrets and without the passwords of URLs and of `password=…` settings."""
+    if _known:
+        text = _known.sub(HIDDEN, text)
+    text = _URL_PASSWORD.sub(rf"\1:{HIDDEN}@", text)
+    text = _IN_QUERY.sub(_without_value, text)
+    return _NAMED_PASSWORD.sub(rf"\1{HIDDEN}", text)
+
+
+def _without_value(parameter: re.Match[str]) -> str:
+    before, name = parameter.groups()
+    secret = re.fullmatch(_SECRET_NAME, unquote(name), re.IGNORECASE)
+    return f"{before}{name}={HIDDEN}" if secret else parameter[0]
 
 
 def fields_of(record: logging.LogRecord) -> dict[str, Any]:

@@ -6,12 +6,14 @@ docs/settings.md is made from the text below each setting.
 """
 
 import re
+from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias
+from urllib.parse import unquote, urlsplit
 
 from psycopg import ProgrammingError
-from psycopg.conninfo import conninfo_to_dict
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from pydantic import (
     AfterValidator,
     BaseModel,
@@ -30,7 +32,6 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, Settings
 from relay.destination import shown as shown_destination
 from relay.durations import seconds
 from relay.errors import SettingsError
-from relay.logs import redact
 from relay.names import TableName
 
 PREFIX = "RELAY_"
@@ -261,10 +262,58 @@ class Settings(BaseSettings):
         # Of a destination that is a URL only the host: its path may be a secret.
         shown["destination"] = shown_destination(self.destination)
         shown["rate_limits"] = {shown_destination(name): rate for name, rate in self.rate_limits.items()}
-        shown["database_url"] = redact(self.database_url.get_secret_value())
+        shown["database_url"] = _shown_database(self.database_url.get_secret_value())
         shown["kafka"]["config"] = {name: _shown(name, value) for name, value in self.kafka.config.items()}
         shown["publisher_options"] = dict.fromkeys(self.publisher_options, HIDDEN)
         return shown
+
+    def secrets(self) -> set[str]:
+        """Every value that may appear in no text, for who writes texts: `relay.logs.hide`."""
+        database = conninfo_to_dict(self.database_url.get_secret_value())
+        found = {str(database[name]) for name in _DATABASE_SECRETS & database.keys()}
+        # Whoever uses a name that everybody sees as a password has none to hide, and it may be any word.
+        found -= {str(database[name]) for name in ("user", "dbname", "host") if name in database}
+        for section in (self.model_dump(exclude={"database_url", "kafka", "rabbitmq"}), self.kafka.config):
+            found |= set(_texts(section, secret=False))
+        for url in (self.rabbitmq.url, self.rabbitmq.management_url):
+            found |= set(_passwords(url.get_secret_value())) if url is not None else set()
+        return found
+
+
+# Of the parameters that libpq knows.
+_DATABASE_SECRETS = {"password", "sslpassword", "oauth_client_secret", "scram_client_key", "scram_server_key"}
+_SECRET_NAME = re.compile("password|secret|token")
+
+
+def _shown_database(url: str) -> str:
+    """Rebuilt of what libpq understands: whatever it takes for a password is none of the rest."""
+    parameters = {
+        name: HIDDEN if name in _DATABASE_SECRETS else str(value)
+        for name, value in conninfo_to_dict(url).items()
+    }
+    return make_conninfo("", **parameters)
+
+
+def _texts(value: object, *, secret: bool) -> Iterator[str]:
+    """The secrets inside: what is a SecretStr, and texts under a name that says so."""
+    match value:
+        case SecretStr():
+            yield value.get_secret_value()
+        case str() if secret:
+            yield value
+        case dict():
+            for name, inner in value.items():
+                yield from _texts(inner, secret=secret or bool(_SECRET_NAME.search(str(name))))
+
+
+def _passwords(url: str) -> Iterator[str]:
+    """The password of a URL, as it is and as it is written."""
+    try:
+        parts = urlsplit(url)
+    except ValueError:  # told where the URL is used
+        return
+    if parts.password and parts.password != parts.username:
+        yield from (unquote(parts.password), parts.password)
 
 
 def _reveal(value: Any) -> Any:
@@ -277,5 +326,5 @@ def _reveal(value: Any) -> Any:
 
 def _shown(name: str, value: object) -> object:
     """Any text in [kafka.config] may be a secret: only numbers and switches are shown."""
-    plain = isinstance(value, bool | int | float) and not re.search("password|secret|token", name)
+    plain = isinstance(value, bool | int | float) and not _SECRET_NAME.search(name)
     return value if plain else HIDDEN

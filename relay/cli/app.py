@@ -7,6 +7,7 @@ A failure is one sentence on stderr and an exit code, never a traceback; a trace
 
 import functools
 import os
+import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -66,6 +67,13 @@ def guarded(function: Callable[P, R]) -> Callable[P, R]:
             # Whoever read this has seen enough; the interpreter must not complain when it flushes.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             raise typer.Exit(141) from None
+        except UnicodeEncodeError:
+            # The database takes text only; commands that know what to do with other bytes did not get here.
+            names = [name for name, value in kwargs.items() if not _is_text(value)]
+            if not names:
+                raise
+            complain(f"what is given as {names[0].replace('_', ' ')} is not UTF-8: write it as UTF-8 text")
+            raise typer.Exit(2) from None
         except Exception as error:
             told = explain(error)
             if told is None:
@@ -77,9 +85,19 @@ def guarded(function: Callable[P, R]) -> Callable[P, R]:
     return wrapper
 
 
+def _is_text(value: object) -> bool:
+    """Not what Python keeps of arguments whose bytes are not UTF-8."""
+    if isinstance(value, list | tuple):
+        return all(map(_is_text, value))
+    # Half of a surrogate pair stands for such a byte.
+    return not isinstance(value, str) or re.search("[\ud800-\udfff]", value) is None
+
+
 def complain(text: str) -> None:
+    from relay.logs import redact
+
     colour = sys.stderr.isatty() and not os.environ.get("NO_COLOR")
-    for line in text.splitlines():
+    for line in redact(text).splitlines():
         sys.stderr.write(f"\x1b[31merror:\x1b[0m {line}\n" if colour else f"error: {line}\n")
 
 
@@ -104,8 +122,11 @@ def settings_from(
     database_url: str | None, table: str | None, config: str | None, *, database: bool = True, **flags: Any
 ) -> "Settings":
     from relay.configuration import load
+    from relay.logs import hide
 
-    return load({"database_url": database_url, "table": table, **flags}, config, database=database)
+    settings = load({"database_url": database_url, "table": table, **flags}, config, database=database)
+    hide(settings.secrets())
+    return settings
 
 
 @contextmanager

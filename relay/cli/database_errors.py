@@ -35,13 +35,20 @@ _actor: ContextVar[_Actor | None] = ContextVar("actor", default=None)
 def acting(settings: Settings, part: Part) -> Iterator[None]:
     """While inside, a refusal by the database is explained for this part. Left set where it fails."""
     parameters = conninfo_to_dict(settings.database_url.get_secret_value())
-    user = parameters.get("user") or os.environ.get("PGUSER") or getpass.getuser()
+    user = parameters.get("user") or os.environ.get("PGUSER") or _operating_system_user()
     if part != "relay":
         # The driver's own warnings, for example after Ctrl-C, say nothing that our sentence does not.
         logging.getLogger("psycopg").setLevel(logging.CRITICAL)
     token = _actor.set(_Actor(str(user), settings.table_name, part))
     yield
     _actor.reset(token)
+
+
+def _operating_system_user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # a container's user may have no name; libpq says what it makes of that
+        return str(os.getuid())
 
 
 def explain_database_error(error: Exception) -> str:

@@ -167,7 +167,7 @@ def parse_since(text: str | None, option: str = "--since") -> datetime | None:
         return None
     try:
         return datetime.fromisoformat(text).astimezone()
-    except ValueError:
+    except (ValueError, OverflowError):  # the latter at the ends of time, in another zone
         pass
     try:
         return datetime.now(UTC) - timedelta(seconds=seconds(text))

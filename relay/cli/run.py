@@ -45,14 +45,21 @@ def run(
     table: TableOption = None,
     config: Config = None,
 ) -> None:
-    import logging
+    from relay.cli.action import Stopping
 
-    from relay import logs
-    from relay.cli.database_errors import acting
-    from relay.worker import run as relay_until_done
+    # Before all that takes a while to import: the process with id 1 of a container ignores a SIGTERM that it
+    # has no handler for.
+    with Stopping() as stopping:
+        import logging
 
-    settings = settings_from(database_url, table, config, publisher=publisher, destination=destination)
-    logs.configure(logging.INFO)
-    with acting(settings, "relay"):
-        code = relay_until_done(settings, until_empty=until_empty, takeover=takeover)
+        from relay import logs
+        from relay.cli.database_errors import acting
+        from relay.worker import run as relay_until_done
+
+        settings = settings_from(database_url, table, config, publisher=publisher, destination=destination)
+        logs.configure(logging.INFO)
+        with acting(settings, "relay"):
+            code = relay_until_done(
+                settings, until_empty=until_empty, takeover=takeover, told_to_stop=lambda: stopping.asked
+            )
     raise typer.Exit(code)

@@ -1,11 +1,14 @@
 """Looks at an outbox without getting in its way: counts for status, lists of events.
 
 Guarantees: reads only; every query has a time limit and says so when it hits it. Completed rows are counted
-in small tables only, and estimated otherwise.
+in small tables only, and estimated otherwise. A list looks backwards from the newest event and reads no more
+of the table than it must to be full.
 """
 
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
+from itertools import islice
 from typing import Any, TypeAlias
 
 from psycopg import Connection
@@ -26,6 +29,10 @@ STATUS_SECONDS = 15.0
 LIST_SECONDS = 30.0
 BLOCKED_KEYS = 100
 SMALL_TABLE_BYTES = 32 * 1024 * 1024
+HIGHEST = 2**63 - 1
+FIRST_WINDOW = 1000
+GROWTH = 16
+LIVE_WINDOWS = 3
 
 SIZE = "SELECT pg_relation_size({outbox_name}) AS bytes"
 COMPLETED = "SELECT count(*) AS number FROM {outbox} WHERE status = 'completed'"
@@ -105,19 +112,30 @@ class Filters:
 
 
 # The conditions on completed_at and parked_at follow from the status: they let an index find the rows.
-_WHERE: dict[str, str] = {
+_WHERE: dict[Status, str] = {
     "pending": PENDING,
     "processing": PROCESSING,
     "failed": "o.status = 'failed' AND o.parked_at IS NOT NULL",
     "dead_letter": "o.status = 'dead_letter' AND o.parked_at IS NOT NULL",
     "completed": "o.status = 'completed' AND o.completed_at >= coalesce(%(since)s::timestamptz, '-infinity')",
 }
+_LISTED = """
+o.id AS position, o.idempotency_key AS event_id, o.partition_key AS key, o.event_type,
+{STATUS} AS status, o.attempts, o.max_attempts, o.created_at,
+nullif(o.available_at, 'infinity') AS available_at, o.completed_at, o.parked_at, o.last_error, o.receipt
+"""
+# Between two positions. The BRIN index leads to them; where the status has an index of its own, that.
 EVENTS = """
-SELECT o.id AS position, o.idempotency_key AS event_id, o.partition_key AS key, o.event_type,
-       {STATUS} AS status, o.attempts, o.max_attempts, o.created_at,
-       nullif(o.available_at, 'infinity') AS available_at, o.completed_at, o.parked_at, o.last_error,
-       o.receipt
-FROM {outbox} o WHERE {WHERE} ORDER BY o.id DESC LIMIT %(limit)s
+SELECT {LISTED} FROM {outbox} o
+WHERE o.id > %(low)s AND o.id <= %(high)s AND {WHERE} ORDER BY o.id DESC LIMIT %(limit)s
+"""
+# What is not completed, by the two indexes that hold it: each wants to be told which side it is of.
+LIVE_EVENTS = """
+SELECT * FROM (
+  SELECT {LISTED} FROM {outbox} o WHERE o.id <= %(high)s AND {WHERE} AND o.available_at <= o.created_at
+  UNION ALL
+  SELECT {LISTED} FROM {outbox} o WHERE o.id <= %(high)s AND {WHERE} AND o.available_at > o.created_at) e
+ORDER BY e.position DESC LIMIT %(limit)s
 """
 
 
@@ -127,13 +145,61 @@ def events(conn: Connection[Any], table: Table, filters: Filters) -> list[Row]:
     where += conditions(
         key=filters.key, event_type=filters.event_type, error=filters.error, since=filters.since
     )
-    if filters.before is not None:
-        where.append("o.id < %(before)s")
-    statement = fill(EVENTS, table.name, STATUS=STATUS, WHERE=" AND ".join(where) or "true")
-    with limited(
-        conn, LIST_SECONDS, "listing events", "narrow it by --status, --key or --since", seqscan=True
-    ):
-        return _all(conn, statement, asdict(filters))
+    words = {"LISTED": _LISTED, "STATUS": STATUS, "WHERE": " AND ".join(where) or "true"}
+    between = fill(EVENTS, table.name, **words)
+    high = HIGHEST if filters.before is None else min(filters.before - 1, HIGHEST)
+    values = asdict(filters) | {"low": 0, "high": high}
+    if filters.status in ("failed", "dead_letter"):
+        return _listed(conn, between, values)
+    # Many live events are found soon at the end of the table, and few of them by their indexes.
+    windows = _windows(_newest(conn, table), high, filters.limit)
+    live = filters.status in ("pending", "processing")
+    if live:
+        windows = islice(windows, 0 if filters.key is not None else LIVE_WINDOWS)
+    found: list[Row] = []
+    for low, top in windows:
+        values |= {"low": low, "high": top, "limit": filters.limit - len(found)}
+        found += _listed(conn, between, values, bitmap=True)
+        high = low
+        if len(found) == filters.limit:
+            return found
+    if live and high > 0:
+        values |= {"high": high, "limit": filters.limit - len(found)}
+        found += _listed(conn, fill(LIVE_EVENTS, table.name, **words), values)
+    return found
+
+
+def _windows(newest: int, high: int, first: int) -> Iterator[tuple[int, int]]:
+    """Positions from `high` down to 0, in windows that grow: (above, up to)."""
+    size = max(first, FIRST_WINDOW)
+    while high > 0:
+        # Up to the very end at first: what is taken for the newest may not be.
+        low = max(min(high, newest) - size, 0)
+        yield low, high
+        high, size = low, size * GROWTH
+
+
+# A role that may not see the sequence takes what the last pages hold: about there is near enough.
+NEWEST = """
+SELECT coalesce(
+  CASE WHEN has_sequence_privilege(s.name, 'SELECT') THEN pg_sequence_last_value(s.name::regclass) END,
+  (SELECT max(o.id) FROM {outbox} o WHERE o.ctid >= format('(%%s,0)', greatest(s.pages - 64, 0))::tid),
+  0) AS id
+FROM (SELECT pg_get_serial_sequence({outbox_name}::text, 'id') AS name,
+        pg_relation_size({outbox_name}) / current_setting('block_size')::int AS pages) s
+"""
+
+
+def _newest(conn: Connection[Any], table: Table) -> int:
+    """About the position of the newest event."""
+    statement = fill(NEWEST, table.name, outbox_name=regclass(table.name, "outbox"))
+    return int(_listed(conn, statement, {})[0]["id"])
+
+
+def _listed(conn: Connection[Any], statement: str, values: Row, *, bitmap: bool = False) -> list[Row]:
+    remedy = "narrow it by --status, --key or --since"
+    with limited(conn, LIST_SECONDS, "listing events", remedy, bitmap=bitmap):
+        return _all(conn, statement, values)
 
 
 _COLUMNS = """

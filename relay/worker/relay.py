@@ -1,4 +1,8 @@
-"""The relay process: connects, works, reconnects, and stops cleanly on SIGTERM or SIGINT."""
+"""The relay process: connects, works, reconnects, and stops cleanly on SIGTERM or SIGINT.
+
+Exit codes: 0 when it was stopped and has drained, or when nothing is left (`until_empty`); 130 when it was
+stopped before that; 1 when the database was lost while it drained, so that others must take over.
+"""
 
 import gc
 import logging
@@ -6,11 +10,14 @@ import os
 import signal
 import threading
 from collections.abc import Callable
+from enum import IntEnum
+from time import monotonic
 from typing import Any
 
 import psycopg
 from tenacity import RetryCallState, Retrying, retry_if_exception, stop_never, wait_random_exponential
 
+from relay.backoff import Rising
 from relay.errors import RelayError, SchemaError, SettingsError
 from relay.health_file import HealthFile
 from relay.http import HttpServer
@@ -28,6 +35,14 @@ SILENT_SECONDS = 10.0
 # Of a publisher: first it is not relaying, then nothing but a restart will help.
 LATE_SECONDS = 3.0
 HUNG_SECONDS = 60.0
+# A life that ends sooner was no success: without a rest the next one would fail as fast.
+BRIEF_SECONDS = 10.0
+
+
+class Exit(IntEnum):
+    DONE = 0
+    CUT_OFF = 1
+    INTERRUPTED = 130
 
 
 class Relay:
@@ -76,23 +91,32 @@ class Relay:
         registration = self._registration
         return registration.overdue() if registration else 0.0
 
-    def run(self, until_empty: bool = False, takeover: bool = False) -> None:
+    def run(self, until_empty: bool = False, takeover: bool = False) -> Exit:
         previous: str | None = None
+        rests = Rising(0.2, 10.0)
         while not self._stopping.is_set():
             registration = self._register(takeover, previous)
             if registration is None:
-                return
+                break
             previous = registration.worker
             self._registration = registration
             if self._stopping.is_set():
                 registration.drain()
+            began = monotonic()
             try:
                 registration.run(until_empty)
-                return
+                break
             except (psycopg.Error, RelayError) as error:
                 log.error("worker %s ends: %s; what was in flight is dropped", registration.worker, error)
+                if self._stopping.is_set():
+                    return Exit.CUT_OFF
             finally:
                 self._registration = None
+            if monotonic() - began >= BRIEF_SECONDS:
+                rests.reset()
+            else:
+                self._wait(rests.step())
+        return Exit.INTERRUPTED if until_empty and self._stopping.is_set() else Exit.DONE
 
     def _wait(self, seconds: float) -> None:
         self._stopping.wait(seconds)
@@ -130,45 +154,61 @@ def spare_the_collector() -> None:
     gc.set_threshold(100_000, 20, 20)
 
 
-def run(settings: Settings, *, until_empty: bool = False, takeover: bool = False) -> int:
-    """Relay until stopped or empty; the exit code."""
-    spare_the_collector()
-    metrics = Metrics()
-    publisher = make_publisher(settings)
-    try:
-        relay = Relay(settings, publisher, metrics)
-        metrics.watch(relay.readiness, relay.overdue)
-        http = HttpServer(settings, metrics, relay.readiness, relay.liveness)
-        health_file = HealthFile(settings.health_file, relay.liveness, relay.readiness)
-        http.start()
+def run(
+    settings: Settings,
+    *,
+    until_empty: bool = False,
+    takeover: bool = False,
+    told_to_stop: Callable[[], bool] = lambda: False,
+) -> int:
+    """Relay until stopped or empty; the exit code. told_to_stop: whether a signal came before this began."""
+    # First of all: until then the process with id 1 of a container never hears of a SIGTERM.
+    with _Signals(settings.grace_seconds, told_to_stop) as signals:
+        spare_the_collector()
+        metrics = Metrics()
+        publisher = make_publisher(settings)
         try:
-            health_file.start()
-            with _Signals(relay.stop, settings.grace_seconds):
-                relay.run(until_empty, takeover)
+            relay = Relay(settings, publisher, metrics)
+            signals.drain_by(relay.stop)
+            metrics.watch(relay.readiness, relay.overdue)
+            http = HttpServer(settings, metrics, relay.readiness, relay.liveness)
+            health_file = HealthFile(settings.health_file, relay.liveness, relay.readiness)
+            http.start()
+            try:
+                health_file.start()
+                return relay.run(until_empty, takeover)
+            finally:
+                health_file.stop()
+                http.stop()
         finally:
-            health_file.stop()
-            http.stop()
-    finally:
-        publisher.close()
-    return 0
+            publisher.close()
 
 
 class _Signals:
     """The first SIGTERM or SIGINT drains; the second, or the end of the grace period, exits at once."""
 
-    def __init__(self, drain: Callable[[], None], grace_seconds: float) -> None:
-        self._drain = drain
+    def __init__(self, grace_seconds: float, told_before: Callable[[], bool]) -> None:
         self._grace_seconds = grace_seconds
+        self._told_before = told_before
+        self._drain: Callable[[], None] = lambda: None  # until there is something to drain
         self._seen = False
         self._previous: dict[int, Any] = {}
 
-    def __enter__(self) -> None:
+    def __enter__(self) -> "_Signals":
         for number in (signal.SIGTERM, signal.SIGINT):
             self._previous[number] = signal.signal(number, self._handle)
+        if self._told_before() and not self._seen:
+            self._handle(signal.SIGTERM, None)
+        return self
 
     def __exit__(self, *exc: object) -> None:
         for number, handler in self._previous.items():
             signal.signal(number, handler)
+
+    def drain_by(self, drain: Callable[[], None]) -> None:
+        self._drain = drain
+        if self._seen:
+            drain()
 
     def _handle(self, number: int, frame: Any) -> None:
         if self._seen:

@@ -404,6 +404,72 @@ def test_a_time_that_is_none_is_wrong_usage(database: str) -> None:
     )
 
 
+@pytest.mark.parametrize("moment", ["9999-12-31T23:59:59-12:00", "0001-01-01T00:00:00+14:00"])
+def test_a_time_beyond_the_ends_of_time_is_wrong_usage(moment: str, database: str) -> None:
+    assert "is no time" in failure(invoke("events", "--since", moment, "--database-url", database), 2)
+
+
+@pytest.mark.parametrize(
+    "arguments, name",
+    [
+        (["events", "--key", "k\udcff"], "key"),
+        (["events", "--type", "k\udcff"], "event type"),
+        (["events", "--error", "k\udcff"], "error"),
+        (["show", "k\udcff"], "event id"),
+        (["retry", "evt-1", "k\udcff"], "ids"),
+        (["skip", "k\udcff", "--reason", "x"], "ids"),
+    ],
+)
+def test_an_argument_that_is_not_utf8_is_wrong_usage(
+    arguments: list[str], name: str, database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RELAY_DATABASE_URL", database)
+    assert failure(invoke(*arguments), 2) == f"what is given as {name} is not UTF-8: write it as UTF-8 text"
+
+
+@pytest.mark.parametrize(
+    "arguments, sentence",
+    [
+        (["status", "--table", "k\udcff"], "--table is not UTF-8: write it as UTF-8 text"),
+        (
+            ["status", "--database-url", "host=k\udcff"],
+            "--database-url is not UTF-8: write it as UTF-8 text",
+        ),
+    ],
+)
+def test_a_setting_that_is_not_utf8_is_wrong_usage(
+    arguments: list[str], sentence: str, database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RELAY_DATABASE_URL", database)
+    assert failure(invoke(*arguments), 2) == sentence
+
+
+def test_bytes_that_are_no_text_reach_a_command_as_such(database: str) -> None:
+    assert "is not UTF-8" in failure(relay("show", os.fsdecode(b"evt-\xff"), "--database-url", database), 2)
+
+
+def test_a_retention_that_no_clock_could_take_is_wrong_settings(
+    database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for text in ("1000000000 days", "9999999 days"):
+        monkeypatch.setenv("RELAY_RETENTION", text)
+        assert failure(invoke("prune", "--dry-run", "--database-url", database), 2) == (
+            "RELAY_RETENTION: a duration is 100 years (36525 days) at most"
+        )
+    monkeypatch.setenv("RELAY_RETENTION", "36525 days")
+    assert invoke("prune", "--dry-run", "--database-url", database).exit_code == 0
+
+
+def test_a_user_without_a_name_gets_the_sentence_of_the_database(monkeypatch: pytest.MonkeyPatch) -> None:
+    def nameless() -> str:
+        raise KeyError("getpwuid(): uid not found: 4711")
+
+    monkeypatch.setattr("getpass.getuser", nameless)
+    monkeypatch.delenv("PGUSER", raising=False)
+    said = failure(invoke("status", "--database-url", "postgresql://127.0.0.1:1/shop"))
+    assert said.startswith("cannot connect to the database: ")
+
+
 def test_an_event_cannot_write_to_the_terminal_that_shows_it(database: str) -> None:
     add(database, "evt-1", key="order:\x1b[2J\n1")
     for command in (["events"], ["show", "evt-1"]):

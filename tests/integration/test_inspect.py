@@ -1,8 +1,10 @@
 """Looking at an outbox: right where it can be, bounded everywhere, and in nobody's way."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from itertools import product
+from typing import Any, cast
 
 import psycopg
 import pytest
@@ -11,6 +13,7 @@ from relay.errors import RelayError
 from relay.names import TableName
 from relay.reading import Breaker, Count, Reading
 from relay.store import gauges, inspect
+from relay.store.conditions import Status
 from relay.store.connection import Table, connect, resolve
 from relay.store.counting import Counting
 from relay.store.gauges import Gauges
@@ -389,6 +392,112 @@ def test_filters_choose_events(conn: Conn, table: Table, filters: Filters, expec
     for name in SHAPES:
         add(conn, name, name)
     assert ids(events(conn, table, filters)) == expected
+
+
+def combinations(before: int) -> Iterator[Filters]:
+    for chosen in product(
+        cast("tuple[Status | None, ...]", (None, *SHAPES)),
+        (None, "order:1"),
+        (None, "TypeB"),
+        (None, "large"),
+        (None, datetime.now(UTC) - timedelta(hours=1)),
+        (None, before),
+    ):
+        yield Filters(*chosen)
+
+
+@pytest.mark.parametrize("first, live", [(1, 0), (2, 1), (1000, 3)])
+def test_any_filters_together_find_what_a_look_at_every_row_finds(
+    conn: Conn, table: Table, monkeypatch: pytest.MonkeyPatch, first: int, live: int
+) -> None:
+    monkeypatch.setattr(inspect, "FIRST_WINDOW", first)
+    monkeypatch.setattr(inspect, "LIVE_WINDOWS", live)
+    for number, (name, key, kind) in enumerate(product(SHAPES, ("order:1", "order:2"), "AB")):
+        old = "created_at = now() - interval '2 h'" if number % 3 else ""
+        due = ("available_at = now() + interval '1 h'", "")[number % 2] if name == "pending" else ""
+        add(conn, f"{kind}{number}", name, key, ", ".join(filter(None, [old, due])))
+    rows = events(conn, table, Filters())
+    assert len(rows) == 20
+    for filters in combinations(before=15):
+        expected = [row["event_id"] for row in rows if matches(row, filters)]
+        assert ids(events(conn, table, filters)) == expected, filters
+        paged: list[str] = []
+        before = filters.before
+        while page := events(conn, table, replace(filters, limit=2, before=before)):
+            paged += ids(page)
+            before = page[-1]["position"]
+        assert paged == expected, filters
+
+
+def matches(row: dict[str, Any], filters: Filters) -> bool:
+    return (
+        filters.status in (None, row["status"])
+        and filters.key in (None, row["key"])
+        and filters.event_type in (None, row["event_type"])
+        and (filters.error is None or filters.error in (row["last_error"] or "").lower())
+        and (filters.since is None or row["created_at"] >= filters.since)
+        and (filters.before is None or row["position"] < filters.before)
+    )
+
+
+@pytest.mark.parametrize("sees_the_sequence", [True, False])
+def test_no_list_of_events_scans_a_large_table(
+    any_postgres: int, conn: Conn, table: Table, sees_the_sequence: bool
+) -> None:
+    conn.execute(
+        "INSERT INTO outbox (partition_key, event_type, payload, status, completed_at)"
+        " SELECT 'order:' || i % 900, 'TypeB', '{}', 'completed', now() FROM generate_series(1, 60000) i"
+    )
+    for number in range(3):
+        for name in SHAPES:
+            add(conn, f"b-{name}-{number}", name, "order:1")
+    conn.execute("VACUUM ANALYZE outbox")  # which tells the BRIN indexes of the new pages
+    if not sees_the_sequence:
+        conn.execute("CREATE ROLE looker")
+        conn.execute("GRANT SELECT ON outbox, outbox_leases TO looker; SET ROLE looker")
+    try:
+        read = Reads(conn)
+        for filters in combinations(before=30_000):
+            events(conn, table, filters)
+        assert read.sequential_scans() == 0
+        for filters in (
+            Filters(),
+            Filters(before=30_000),
+            Filters(event_type="TypeB"),
+            Filters(status="completed"),
+            Filters(status="pending", key="order:1"),
+            Filters(status="dead_letter"),
+        ):
+            read = Reads(conn)
+            events(conn, table, filters)
+            assert read.rows() < 10_000, filters
+    finally:
+        conn.execute("RESET ROLE")
+        if not sees_the_sequence:
+            conn.execute("DROP OWNED BY looker; DROP ROLE looker")
+
+
+class Reads:
+    """What this session has read of the outbox since this was made."""
+
+    def __init__(self, conn: Conn) -> None:
+        self._conn = conn
+        self._before = self._counters()
+
+    def _counters(self) -> tuple[int, int]:
+        self._conn.execute("SELECT pg_stat_force_next_flush()")
+        row = self._conn.execute(
+            "SELECT pg_stat_get_numscans(t), pg_stat_get_tuples_returned(t) + pg_stat_get_tuples_fetched(t)"
+            " FROM (SELECT 'outbox'::regclass AS t) o"
+        ).fetchone()
+        assert row is not None
+        return row[0], row[1]
+
+    def sequential_scans(self) -> int:
+        return self._counters()[0] - self._before[0]
+
+    def rows(self) -> int:
+        return self._counters()[1] - self._before[1]
 
 
 def test_an_event_that_holds_its_key_has_no_time_at_which_it_is_due(conn: Conn, table: Table) -> None:

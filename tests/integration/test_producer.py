@@ -177,6 +177,23 @@ def test_in_a_pipeline_emit_still_knows_whether_a_row_was_written(database: str)
     assert len(committed(database)) == 3
 
 
+def test_in_a_pipeline_emit_refuses_autocommit_whatever_was_sent_before(database: str) -> None:
+    with psycopg.connect(database, autocommit=True) as conn:
+        with conn.pipeline():
+            conn.execute("SELECT 1")  # its answer has not been read: the driver does not know the state
+            with pytest.raises(NotInTransaction, match=r"write it inside 'with conn\.transaction\(\):'"):
+                outbox.emit(conn, "OrderPaid", key="k", payload={})
+            conn.execute("SELECT 1")
+            with pytest.raises(NotInTransaction):
+                outbox.emit_many(conn.cursor(), [NewEvent("OrderPaid", key="k", payload={})])
+        assert committed(database) == []
+        with conn.pipeline():
+            conn.execute("BEGIN")
+            assert outbox.emit(conn, "OrderPaid", key="k", payload={})
+            conn.execute("COMMIT")
+    assert len(committed(database)) == 1
+
+
 def test_emit_many_of_5000_keeps_their_order_in_few_statements(
     database: str, conn: psycopg.Connection[Any]
 ) -> None:
@@ -312,6 +329,12 @@ async def test_the_async_face_refuses_autocommit_and_knows_pipelines(database: s
     async with await psycopg.AsyncConnection.connect(database, autocommit=True) as conn:
         with pytest.raises(NotInTransaction, match=r"async with conn\.transaction\(\):"):
             await outbox.emit_async(conn, "E", key="k", payload={})
+        async with conn.pipeline():
+            await conn.execute("SELECT 1")
+            with pytest.raises(NotInTransaction):
+                await outbox.emit_async(conn, "E", key="k", payload={})
+            with pytest.raises(NotInTransaction):
+                await outbox.emit_many_async(conn, [NewEvent("E", key="k", payload={})])
         async with conn.pipeline(), conn.transaction():
             assert await outbox.emit_async(conn, "E", key="k", payload={}, event_id="evt-1") is True
             assert await outbox.emit_async(conn, "E", key="k", payload={}, event_id="evt-1") is False

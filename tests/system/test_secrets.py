@@ -11,8 +11,10 @@ from urllib.request import HTTPCookieProcessor, Request, build_opener
 
 import psycopg
 import pytest
+from psycopg.conninfo import conninfo_to_dict
 
 from relay.demo.postgres import PostgresServer, free_port
+from relay.logs import redact
 from tests.conftest import Kafka
 from tests.integration.cli_kit import invoke, nowhere
 from tests.integration.cli_kit import relay as command
@@ -228,6 +230,38 @@ def test_no_command_shows_a_secret(database: str, nowhere: Path, monkeypatch: py
         assert result.exit_code == 0, (arguments, result.stderr)
         assert result.stdout + result.stderr, arguments
         clean(result.stdout + result.stderr)
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        "postgresql://{user}:{secret}'{secret}@{host}:{port}{path}",
+        "postgresql://{user}:{secret}%20%2C{secret}@{host}:{port}{path}",
+        "postgresql://{host}:{port}{path}?user={user}&password={secret},{secret}",
+        "postgresql://{host}:{port}{path}?user={user}&passw%6Frd={secret}",
+        "host={host} port={port} user={user} dbname={name} password={secret},{secret};{secret}",
+        "host={host} port={port} user={user} dbname={name} password={secret}\\ {secret}",
+        "host={host} port={port} user={user} dbname={name} password='{secret}\\' {secret}'",
+    ],
+)
+def test_a_password_of_the_database_shows_nowhere_however_it_is_written(
+    form: str, database: str, nowhere: Path
+) -> None:
+    parts = urlsplit(database)
+    url = form.format(
+        user=parts.username or "postgres",
+        host=parts.hostname,
+        port=parts.port,
+        path=parts.path,
+        name=parts.path[1:],
+        secret=SECRETS["database"],
+    )
+    result = invoke("status", "--json", "--database-url", url)
+    assert result.exit_code == 0, result.stderr
+    assert json.loads(result.stdout)["settings"]["database_url"]
+    clean(result.stdout + result.stderr)
+    # What any log line would make of it, now that the settings have been read.
+    clean(redact(f"cannot reach {url} with {conninfo_to_dict(url)}"))
 
 
 MISTAKES = [

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from relay.logs import configure, redact
+from relay.logs import configure, hide, redact
 
 log = logging.getLogger("relay.test")
 
@@ -27,6 +27,7 @@ def loggers_as_before(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     named = [root, logging.getLogger("relay"), logging.getLogger("publishers")]
     handlers, levels = list(root.handlers), [logger.level for logger in named]
     yield
+    hide([])
     root.handlers[:] = handlers
     for logger, level in zip(named, levels, strict=True):
         logger.setLevel(level)
@@ -122,6 +123,14 @@ def test_passwords_are_hidden_in_messages_fields_and_tracebacks(stream: io.Strin
         ("postgresql://h/d?user=u&password=p&x=1", "postgresql://h/d?user=u&password=***&x=1"),
         ("host=h password='a b\\'c' dbname=d", "host=h password=*** dbname=d"),
         ("sasl.password=p", "sasl.password=***"),
+        ("postgresql://relay:p'w9secret@db/app", "postgresql://relay:***@db/app"),
+        ('postgresql://relay:p"w9secret@db/app', "postgresql://relay:***@db/app"),
+        ("host=db password=abc,def;ghi", "host=db password=***"),
+        ("host=db password=a'b&c\"d dbname=d", "host=db password=*** dbname=d"),
+        ("password=pa\\ ss host=db", "password=*** host=db"),
+        ("postgresql://db/app?user=relay&password=abc,def", "postgresql://db/app?user=relay&password=***"),
+        ("postgresql://db/app?passw%6Frd=hidden1&x=1", "postgresql://db/app?passw%6Frd=***&x=1"),
+        ("https://h/?page=2&limit=3", "https://h/?page=2&limit=3"),
         ("http://h:80/a@b", "http://h:80/a@b"),
         ("postgresql://u@h:5432/d", "postgresql://u@h:5432/d"),
         ("order:9182 at 12:30", "order:9182 at 12:30"),
@@ -129,6 +138,29 @@ def test_passwords_are_hidden_in_messages_fields_and_tracebacks(stream: io.Strin
 )
 def test_only_the_password_of_a_url_is_hidden(text: str, shown: str) -> None:
     assert redact(text) == shown
+
+
+@pytest.mark.parametrize("stream", [io.StringIO(), Terminal()])
+def test_known_secrets_are_hidden_however_they_are_written(stream: io.StringIO) -> None:
+    hide(["pa ss", "p'w9/secret", "abc"])
+    configure(stream=stream)
+    log.warning(
+        "login with pa ss, p'w9/secret or p%27w9%2Fsecret", extra={"tried": ["pa ss", "p%27w9/secret"]}
+    )
+    log.info("abc is too short to be told from a word, and pa ssed is another one")
+    text = stream.getvalue()
+    assert "login with ***, *** or ***" in text
+    assert "secret" not in text
+    assert "pa ss," not in text
+    assert "abc is too short to be told from a word, and pa ssed is another one" in text
+
+
+def test_only_the_secrets_told_last_are_known() -> None:
+    hide(["the-first-one"])
+    hide(["the-second-one"])
+    assert redact("the-first-one the-second-one") == "the-first-one ***"
+    hide([])
+    assert redact("the-second-one") == "the-second-one"
 
 
 def test_logs_go_to_standard_error(capsys: pytest.CaptureFixture[str]) -> None:

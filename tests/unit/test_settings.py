@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from psycopg.conninfo import conninfo_to_dict
 
 from relay.configuration import load
 from relay.durations import seconds
@@ -41,7 +42,7 @@ def test_defaults_are_those_of_the_documentation() -> None:
     settings = make()
     described = settings.describe()
     assert described == {
-        "database_url": "postgresql://relay:***@db.example:5432/shop",
+        "database_url": "user=relay password=*** dbname=shop host=db.example port=5432",
         "table": "outbox",
         "publisher": "kafka",
         "destination": "outbox.events",
@@ -273,6 +274,40 @@ def test_other_durations_are_refused(text: object) -> None:
         seconds(text)
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "1000000000 days",
+        "9999999 days",
+        "36526 days",
+        pytest.param(10**400, id="huge"),
+        1e300,
+        timedelta(days=36_526),
+    ],
+)
+def test_a_duration_that_a_clock_could_not_take_is_refused(text: object) -> None:
+    with pytest.raises(ValueError, match="100 years"):
+        seconds(text)
+    for name in ("retention", "dead_letter_retention", "inbox_retention", "lease_seconds"):
+        assert problems(**{name: text}) == [
+            f"--{name.replace('_', '-')}: a duration is 100 years (36525 days) at most"
+        ]
+
+
+def test_100_years_are_a_duration() -> None:
+    assert make(retention="36525 days").retention == timedelta(days=36_525)
+
+
+def test_a_variable_that_is_not_utf8_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RELAY_TABLE", "sales\udcff")
+    monkeypatch.setenv("RELAY_KAFKA__BOOTSTRAP_SERVERS", "\udcff:9092")
+    monkeypatch.setenv("RELAY_HEALTH_FILE", "/run/\udcff")  # a path may be any bytes
+    assert sorted(problems()) == [
+        "RELAY_KAFKA__BOOTSTRAP_SERVERS is not UTF-8: write it as UTF-8 text",
+        "RELAY_TABLE is not UTF-8: write it as UTF-8 text",
+    ]
+
+
 def test_retention_may_be_never() -> None:
     settings = make(retention="never", dead_letter_retention="30 days", inbox_retention=3600)
     assert settings.retention is None
@@ -340,6 +375,39 @@ def test_secrets_are_never_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     }
     assert SECRET not in json.dumps(described)
     assert SECRET not in repr(settings)
+
+
+@pytest.mark.parametrize(
+    "url, shown",
+    [
+        ("postgresql://relay:p'w9secret@db/app", "user=relay password=*** dbname=app host=db"),
+        ("host=db password=abc,def;ghi", "host=db password=***"),
+        ("postgresql://db/app?user=relay&password=abc,def", "user=relay password=*** dbname=app host=db"),
+        ("password=pa\\ ss host=db", "password=*** host=db"),
+        ("postgresql://db/app?passw%6Frd=hidden1", "password=*** dbname=app host=db"),
+        ("host=db sslpassword='a b\\'c'", "host=db sslpassword=***"),
+        ("postgresql://a:1,b:2/app?target_session_attrs=read-write", None),
+        ("", ""),
+    ],
+)
+def test_of_a_database_url_only_what_is_no_password_is_shown(url: str, shown: str | None) -> None:
+    described = make(database_url=url).describe()["database_url"]
+    if shown is None:
+        assert conninfo_to_dict(described) == conninfo_to_dict(url)
+    else:
+        assert conninfo_to_dict(described) == conninfo_to_dict(shown)
+
+
+def test_the_secrets_of_settings_are_known_by_their_values(monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = full_of_secrets(monkeypatch)
+    assert settings.secrets() == {SECRET, f"{SECRET}-2"}
+    odd = make(database_url="password=pa\\ ss host=db", rabbitmq={"url": "amqp://u:p%40ss@mq/"})
+    assert {"pa ss", "p@ss", "p%40ss"} <= odd.secrets()
+
+
+def test_a_password_that_is_the_name_of_the_user_hides_no_words() -> None:
+    same = make(database_url="postgresql://app:app@db/shop", rabbitmq={"url": "amqp://guest:guest@mq/"})
+    assert same.secrets() == set()
 
 
 def test_problems_never_quote_a_secret(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -27,7 +27,8 @@ class Tally:
                         settled[sample.labels["act"]] += int(sample.value)
                     case "relay_commit_to_confirm_seconds_bucket":
                         confirmed[sample.labels["le"]] += int(sample.value)
-        return cls(dict(published), dict(settled), {bound: n for bound, n in confirmed.items() if n})
+        # Bounds within which nothing was confirmed stay: the next one's events lie between the two.
+        return cls(dict(published), dict(settled), dict(confirmed))
 
     def as_json(self) -> dict[str, Any]:
         return asdict(self)

@@ -4,6 +4,7 @@ from shlex import quote
 
 from relay.doctor.finding import Finding, or_fine
 from relay.doctor.patient import Patient
+from relay.names import TableName
 from relay.store.claim_sql import FRESH, LATER
 from relay.store.sqltext import fill, regclass
 
@@ -21,12 +22,17 @@ SELECT coalesce(pg_sequence_last_value({GENERATION}), 0) AS last, greatest(
 """
 
 
+def last_sql(name: TableName) -> str:
+    """What was handed out last, and the largest that is known."""
+    generation = regclass(name, "generation")
+    return fill(LAST, name, GENERATION=generation, FRESH=FRESH, LATER=LATER, ROWS=str(ROWS))
+
+
 def check(patient: Patient) -> list[Finding]:
     name = patient.name
-    words = {"GENERATION": regclass(name, "generation"), "FRESH": FRESH, "LATER": LATER, "ROWS": str(ROWS)}
-    if not patient.row(fill(READABLE, name, **words))["may"]:
+    if not patient.row(fill(READABLE, name, GENERATION=regclass(name, "generation")))["may"]:
         return [Finding(FAMILY, "info", "not this user's to see: they are the relay's")]
-    row = patient.row(fill(LAST, name, **words))
+    row = patient.row(last_sql(name))
     found = []
     if row["seen"] > row["last"]:
         table = "" if str(name) in ("outbox", "public.outbox") else f" --table {quote(str(name))}"

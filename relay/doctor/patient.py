@@ -18,6 +18,7 @@ LIMITS: dict[str, Any] = {
     "statement_timeout": f"{STATEMENT_SECONDS}s",
     "lock_timeout": "2s",
     "enable_seqscan": "on",
+    "enable_bitmapscan": "on",  # the only way to a BRIN index
 }
 
 

@@ -15,7 +15,7 @@ from shlex import quote
 from typing import Any
 from urllib.error import HTTPError
 from urllib.parse import quote as url_quote
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 from urllib.request import Request, urlopen
 
 import pika
@@ -183,7 +183,7 @@ def _ask(base: str, path: str) -> Any:
     if parts.scheme not in ("http", "https"):
         raise ValueError("not an http or https URL")
     if parts.username:
-        login = base64.b64encode(f"{parts.username}:{parts.password or ''}".encode()).decode()
-        request.add_header("Authorization", f"Basic {login}")
+        login = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
+        request.add_header("Authorization", f"Basic {base64.b64encode(login.encode()).decode()}")
     with urlopen(request, timeout=SECONDS) as response:
         return json.load(response)

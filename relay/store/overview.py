@@ -47,7 +47,10 @@ def tallies(conn: Connection[Any], table: Table) -> list[Row]:
 
 
 # Errors that differ only in ids and numbers belong together; some of them tell what they have in common.
-VARIABLE = "[0-9a-fA-F]{8,}(?:-[0-9a-fA-F]{4,})*|[0-9]+"
+# A mark stays where each of them was, so that all of a group have theirs in the same places. An error may
+# have the mark itself: it counts as one of them.
+MARK = "\x01"
+VARIABLE = f"[0-9a-fA-F]{{8,}}(?:-[0-9a-fA-F]{{4,}})*|[0-9]+|{MARK}"
 GROUPED = """
 SELECT g.event_type, g.status, count(*) AS events, count(DISTINCT g.key) AS keys,
        count(DISTINCT g.error) AS variants, (array_agg(DISTINCT g.error))[1:{SAMPLES}] AS errors,
@@ -56,7 +59,7 @@ SELECT g.event_type, g.status, count(*) AS events, count(DISTINCT g.key) AS keys
 FROM (SELECT o.event_type, o.status::text AS status, left(o.last_error, 500) AS error, o.parked_at,
              o.idempotency_key AS event_id, o.partition_key AS key
       FROM {outbox} o WHERE o.parked_at IS NOT NULL ORDER BY o.parked_at DESC LIMIT %(rows)s) g
-GROUP BY g.event_type, g.status, regexp_replace(g.error, %(variable)s, '', 'g')
+GROUP BY g.event_type, g.status, regexp_replace(g.error, %(variable)s, %(mark)s, 'g')
 ORDER BY count(*) DESC, max(g.parked_at) DESC
 """
 
@@ -65,7 +68,7 @@ def parked_groups(conn: Connection[Any], table: Table, rows: int = PARKED_ROWS) 
     """Parked events by type and error, and whether these are all: the newest are looked at, up to a bound."""
     statement = fill(GROUPED, table.name, SAMPLES=str(SAMPLES))
     with limited(conn, SECONDS, "grouping parked events", LATER):
-        groups = _rows(conn, statement, {"rows": rows + 1, "variable": VARIABLE})
+        groups = _rows(conn, statement, {"rows": rows + 1, "variable": VARIABLE, "mark": MARK})
     return groups[:GROUPS], sum(group["events"] for group in groups) <= rows and len(groups) <= GROUPS
 
 
@@ -88,7 +91,8 @@ def audit(
     where = (["a.action = %(action)s"] if action else []) + (
         ["a.event_id = %(event_id)s"] if event_id else []
     )
-    values = {"action": action, "event_id": event_id, "before": before or 2**63 - 1, "limit": limit + 1}
+    values = {"action": action, "event_id": event_id, "limit": limit + 1}
+    values["before"] = 2**63 - 1 if before is None else before
     with limited(conn, SECONDS, "looking at the audit trail", LATER):
         rows = _rows(conn, fill(AUDIT, table.name, WHERE=" AND ".join(where) or "true"), values)
     return rows[:limit], rows[limit - 1]["id"] if len(rows) > limit else None

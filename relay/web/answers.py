@@ -7,7 +7,7 @@ from http import HTTPStatus
 from typing import Any, TypeAlias
 
 import psycopg
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from relay.errors import RelayError
@@ -37,17 +37,30 @@ async def body_of(request: Request) -> dict[str, Any]:
     if request.headers.get("content-type", "").partition(";")[0] != "application/json":
         raise Wrong("send JSON")
     content = b""
-    async for chunk in request.stream():
-        content += chunk
-        if len(content) > LARGEST_BODY:
-            raise Wrong("this is too long")
+    try:
+        async for chunk in request.stream():
+            content += chunk
+            if len(content) > LARGEST_BODY:
+                raise Wrong("this is too long")
+    except ClientDisconnect:
+        raise Wrong("the request ended before it was whole") from None
     try:
         body = json.loads(content)
-    except ValueError:
-        raise Wrong("this is not JSON") from None
+        # Half of a surrogate pair is JSON and no text: nothing can be made of it, here or in the database.
+        json.dumps(body, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        raise Wrong("a text here has half a character: write it in UTF-8") from None
+    except (ValueError, RecursionError):
+        raise Wrong("this is not JSON, or nested too deep") from None
     if not isinstance(body, dict):
         raise Wrong("send a JSON object")
     return body
+
+
+def text_of(body: dict[str, Any], name: str) -> str:
+    """The text of that name; what is none counts as not given."""
+    value = body.get(name)
+    return value if isinstance(value, str) else ""
 
 
 def number_of(body: dict[str, Any]) -> int:

@@ -30,6 +30,7 @@ from relay.web.checkup import Checkup
 from relay.web.desk import Desk
 from relay.web.door import Door
 from relay.web.live import Live
+from relay.web.params import place_of
 from relay.web.reads import Reads
 from relay.web.shield import Shield
 
@@ -197,8 +198,7 @@ class Pages:
         return endpoint
 
     def _live_since(self, request: Request) -> Answer:
-        after = request.query_params.get("after", "0")
-        return {"samples": self._live.since(int(after) if after.isdigit() else 0)}
+        return {"samples": self._live.since(place_of(request.query_params.get("after")) or 0)}
 
     def _doctor(self, request: Request) -> Answer:
         return self._checkup.state(again="again" in request.query_params)

@@ -51,10 +51,11 @@ class Desk:
             try:
                 answer = work(conn, table)
             except (psycopg.OperationalError, psycopg.InterfaceError) as error:
-                if not conn.closed and isinstance(error, psycopg.errors.QueryCanceled):
-                    self._give_back(conn, table)
+                # These kinds are also those of locks, deadlocks and time limits, which leave it whole.
+                lost = conn.broken or conn.closed
+                self._give_back(conn, table)
+                if not lost:
                     raise
-                conn.close()
                 raise Unreachable(f"lost the connection to the database: {sentence(error)}") from error
             except BaseException:
                 self._give_back(conn, table)
@@ -118,8 +119,11 @@ class Desk:
 
 
 def sentence(error: BaseException) -> str:
-    """What the error says in its first line, and what helps where a right is missing."""
+    """What the error says in its first line, and what helps where that is known."""
     said = (str(error).strip().splitlines() or [type(error).__name__])[0]
-    if isinstance(error, psycopg.errors.InsufficientPrivilege):
-        return f"{said}: the database user of these pages lacks a right: see 'relay sql --roles'"
+    match error:
+        case psycopg.errors.InsufficientPrivilege():
+            return f"{said}: the database user of these pages lacks a right: see 'relay sql --roles'"
+        case psycopg.errors.LockNotAvailable() | psycopg.errors.DeadlockDetected():
+            return f"{said}: somebody else works on the same tables: try again"
     return said

@@ -13,7 +13,7 @@ from starlette.responses import Response
 from relay import __version__
 from relay.settings import Settings
 from relay.web.access import SESSION_SECONDS, Access, Role, Session, Throttle, same_origin
-from relay.web.answers import Answer, Refused, address_of, body_of, failure_of, json_of
+from relay.web.answers import Answer, Refused, address_of, body_of, failure_of, json_of, text_of
 
 log = logging.getLogger(__name__)
 
@@ -72,11 +72,11 @@ class Door:
         try:
             self._from_these_pages(request)
             body = await body_of(request)
-            role = self._role_of(str(body.get("token", "")), address_of(request))
+            role = self._role_of(text_of(body, "token"), address_of(request))
         except Exception as error:  # noqa: BLE001 - told in a sentence, or logged
             return failure_of(error)
         answer = json_of({"role": role})
-        cookie = self.access.begin(role, str(body.get("name", "")).strip())
+        cookie = self.access.begin(role, text_of(body, "name").strip())
         secure = request.headers.get("origin", "").startswith("https:")
         answer.set_cookie(
             self.access.cookie,

@@ -18,7 +18,7 @@ from relay.reading import Count
 from relay.store import overview
 from relay.store.connection import StoreConnection, Table
 from relay.store.limits import TooSlow
-from relay.web.desk import Desk
+from relay.web.desk import Desk, sentence
 from relay.web.trend import Flow, Trend
 
 log = logging.getLogger(__name__)
@@ -36,7 +36,8 @@ class Live:
     def __init__(self, desk: Desk) -> None:
         self._desk = desk
         self._trend = Trend()
-        self._samples: deque[Sample] = deque()
+        # Its time alone would keep everything once the clock is set back.
+        self._samples: deque[Sample] = deque(maxlen=round(KEPT_SECONDS / WATCHED_SECONDS))
         self._changed = threading.Condition()
         self._number = 0
         self._watched = 0.0
@@ -88,7 +89,10 @@ class Live:
         try:
             flow, counts = self._desk.ask(self._look)
         except (RelayError, psycopg.Error) as error:
-            return {"trouble": str(error).strip().splitlines()[0]}
+            return {"trouble": sentence(error)}
+        except Exception:
+            log.exception("a sample for the operator's pages failed: the next one is tried")
+            return {"trouble": "an error of the relay: see its log"}
         return {"rates": flow.rates, "workers": flow.workers, "latency": flow.latency, "counts": counts}
 
     def _look(self, conn: StoreConnection, table: Table) -> tuple[Flow, dict[str, Any] | None]:

@@ -8,7 +8,7 @@ from relay.durations import seconds
 from relay.errors import InvalidEvent, RelayError
 from relay.pause import ALL, PauseScope, Subject
 from relay.store.conditions import Status
-from relay.store.listing import Query
+from relay.store.listing import PARKED, Query
 from relay.store.redrive import Action, Filter
 from relay.validation import DESTINATION_BYTES, NAME_BYTES, text
 
@@ -16,6 +16,7 @@ LONGEST_PAUSE = 100 * 366 * 86400.0
 LONGEST_TEXT = 500
 MOST_IDS = 100
 PAGE = 50
+BEGINS = "a page begins nowhere near this: take its beginning from the one before it"
 
 
 class Wrong(RelayError):
@@ -23,13 +24,16 @@ class Wrong(RelayError):
 
 
 def query_of(params: Mapping[str, str]) -> Query:
+    status = _status(params.get("status"))
+    # Parked events come by time, all others by position.
+    begins = _cursor if status in PARKED else _place
     return Query(
-        status=_status(params.get("status")),
+        status=status,
         key=_given(params, "key"),
         event_type=_given(params, "type"),
         error=_given(params, "error"),
         since=since_of(params.get("since")),
-        before=_cursor(params.get("before")),
+        before=begins(params.get("before")),
         limit=PAGE,
     )
 
@@ -65,7 +69,7 @@ def subject_of(body: Mapping[str, Any]) -> Subject:
     if scope == "all":
         return ALL
     longest = {"destination": DESTINATION_BYTES, "event_type": NAME_BYTES, "key": NAME_BYTES}
-    if scope not in longest or not isinstance(value, str):
+    if not isinstance(scope, str) or scope not in longest or not isinstance(value, str):
         raise Wrong("scope: all, destination, event_type or key; all but the first with a value")
     try:
         return Subject(cast("PauseScope", scope), text("the value", value.strip(), longest[scope]))
@@ -124,22 +128,42 @@ def _given(params: Mapping[str, str], name: str) -> str | None:
     return value
 
 
+def place_of(given: str | None) -> int | None:
+    """Where a page of a list by positions begins; None: at the beginning of all."""
+    return _position(given) if given else None
+
+
+def _position(given: str) -> int:
+    try:
+        position = int(given)
+    except ValueError:
+        position = -1
+    if not 0 <= position < 2**63:
+        raise Wrong(BEGINS)
+    return position
+
+
+def _place(given: str | None) -> str | None:
+    return str(_position(given)) if given else None
+
+
 def _cursor(given: str | None) -> str | None:
+    """Where a page of a list by times begins: a time, and a position among those of the same."""
     if not given:
         return None
     moment, _, position = given.rpartition(" ")
+    _position(position)
     try:
-        int(position)
-        if moment:
-            datetime.fromisoformat(moment)
+        datetime.fromisoformat(moment)
     except ValueError:
-        raise Wrong("before: take it from the page before") from None
+        raise Wrong(BEGINS) from None
     return given
 
 
 def cursor_of(given: str | None) -> str | None:
-    """Like that of a list, of a time that may be infinity."""
-    if given and given.rpartition(" ")[0] in ("infinity", "-infinity"):
-        _cursor(given.rpartition(" ")[2])
+    """Like that of parked events, of a time that may be infinity."""
+    moment, _, position = (given or "").rpartition(" ")
+    if moment in ("infinity", "-infinity"):
+        _position(position)
         return given
     return _cursor(given)

@@ -12,7 +12,7 @@ from relay.settings import Settings
 from relay.store import inspect, listing, overview, steer, waiting, workers_seen
 from relay.store.connection import StoreConnection, Table
 from relay.web.desk import Desk
-from relay.web.params import Wrong, cursor_of, query_of
+from relay.web.params import Wrong, cursor_of, place_of, query_of
 from relay.web.shape import in_common
 
 Params: TypeAlias = Mapping[str, str]
@@ -126,14 +126,12 @@ class Reads:
         return self._desk.ask(look)
 
     def audit(self, params: Params) -> Answer:
-        before = cursor_of(params.get("before"))
+        before = place_of(params.get("before"))
         action = params.get("action") or None
         event_id = params.get("event_id") or None
 
         def look(conn: StoreConnection, table: Table) -> Answer:
-            rows, following = overview.audit(
-                conn, table, action=action, event_id=event_id, before=int(before) if before else None
-            )
+            rows, following = overview.audit(conn, table, action=action, event_id=event_id, before=before)
             return {"entries": rows, "next": str(following) if following else None}
 
         return self._desk.ask(look)

@@ -18,17 +18,18 @@ def in_common(errors: Sequence[str], variants: int) -> tuple[str, str]:
     if variants == 1:
         return errors[0], errors[0]
     fixed = _VARIABLE.split(errors[0])
-    slots = list(zip(*(_VARIABLE.findall(error) for error in errors), strict=True))
-    known = [values[0] if len(set(values)) == 1 else None for values in slots]
-    read = _pieces(fixed, known)
+    # The database made the group: a shape that it sees otherwise must not cost people the page.
+    slots = zip(*(_VARIABLE.findall(error) for error in errors), strict=False)
+    read = _pieces(fixed, [values[0] if len(set(values)) == 1 else None for values in slots])
     # What only some of the variants were seen to share may differ in the others.
-    sure = read if variants == len(errors) else fixed
-    return VARIES.join(read), max((piece.strip() for piece in sure), key=len)
+    sure = [piece.strip() for piece in (read if variants == len(errors) else fixed)]
+    shared = [piece for piece in sure if all(piece in error for error in errors)]
+    return VARIES.join(read), max(shared, key=len, default="")
 
 
 def _pieces(fixed: Sequence[str], slots: Sequence[str | None]) -> list[str]:
     pieces = [fixed[0]]
-    for slot, part in zip(slots, fixed[1:], strict=True):
+    for slot, part in zip([*slots, *[None] * len(fixed)], fixed[1:], strict=False):
         if slot is None:
             pieces.append(part)
         else:

@@ -64,6 +64,8 @@ class StandIn:
                 self._desk.ask(self.look)
             except (RelayError, psycopg.Error) as error:
                 log.debug("nothing is known of the outbox: %s", error)
+            except Exception:
+                log.exception("a look at the gauges of the outbox failed: the next one is tried")
             if self._ended.wait(LOOK_SECONDS):
                 self.metrics.table.resign()
                 return

@@ -6,6 +6,7 @@ import socket
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 
 import psycopg
@@ -13,7 +14,7 @@ import pytest
 from psycopg import sql
 
 from relay.demo.postgres import PostgresServer
-from relay.doctor import horizon, patient
+from relay.doctor import generations, horizon, patient
 from relay.doctor.indexes import needed
 from relay.names import TableName
 from relay.store.migrate import migrate
@@ -295,6 +296,19 @@ def test_generations_that_would_come_again(any_postgres: int, clinic: Clinic) ->
     ((actor, details),) = clinic.sql("SELECT actor, details FROM outbox_audit WHERE action = 'after_restore'")
     assert "@" in actor
     assert details == {"before": 501, "after": 501 + 2**32}
+
+
+def test_the_generations_of_a_large_table_are_looked_up_where_its_newest_rows_are(clinic: Clinic) -> None:
+    clinic.sql(
+        "INSERT INTO outbox (partition_key, event_type, payload, status, attempts, completed_at)"
+        " SELECT 'order:1', 'OrderPaid', '{}', 'completed', 1, now() - interval '2 days'"
+        " + i * interval '860 milliseconds' FROM generate_series(1, 200000) i"
+    )
+    clinic.sql("VACUUM ANALYZE outbox")
+    with closing(patient.reach(clinic.settings)) as conn:
+        plan = conn.execute("EXPLAIN " + generations.last_sql(clinic.settings.table_name)).fetchall()
+    assert "outbox_completed" in str(plan), "the BRIN index leads to the last hour"
+    assert "Seq Scan on outbox o" not in str(plan)
 
 
 def test_after_restore_in_a_dry_run_changes_nothing_and_says_what_it_would(clinic: Clinic) -> None:

@@ -3,8 +3,10 @@
 import socket
 import threading
 import time
+from base64 import b64encode
 from collections.abc import Iterator
 from contextlib import suppress
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from uuid import uuid4
 
@@ -272,6 +274,26 @@ def test_a_management_api_that_does_not_answer_is_a_warning_and_shows_no_passwor
     assert "sesame" not in str(found)
     rabbit.environment["RELAY_RABBITMQ__MANAGEMENT_URL"] = f"http://guest:sesame@127.0.0.1:{free_port()}"
     assert "cannot be reached" in rabbit.fault("rabbitmq", "the management API at 127.0.0.1").what
+
+
+def test_a_password_of_the_management_api_may_have_any_character() -> None:
+    logins: list[str | None] = []
+
+    class Management(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            logins.append(self.headers["Authorization"])
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(b"[]")
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Management) as server:
+        threading.Thread(target=server.handle_request, daemon=True).start()
+        base = f"http://ana%40shop:p%2Fw%3A%25%C3%A9@127.0.0.1:{server.server_port}"
+        assert doctor_rabbitmq._ask(base, "/api/exchanges") == []
+    assert logins == [f"Basic {b64encode('ana@shop:p/w:%é'.encode()).decode()}"]
 
 
 def webhook_clinic(database: str, home: Path, url: str, **settings: str) -> Clinic:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
+from random import Random
 from time import monotonic
 
 import psycopg
@@ -13,6 +14,7 @@ from relay.store import listing, overview, waiting
 from relay.store.connection import StoreConnection, Table, connect, resolve
 from relay.store.listing import Query
 from relay.store.sqltext import fill
+from relay.web.shape import in_common
 from tests.integration.store_kit import OUTBOX, Actor, Raw, insert
 from tests.web import shop
 
@@ -215,6 +217,32 @@ def test_groups_are_of_the_newest_and_say_when_there_are_more(database: str, loo
     groups, complete = overview.parked_groups(*look, rows=15)
     assert sum(group["events"] for group in groups) == 16
     assert not complete
+
+
+PIECES = ("4f2a9c", "f1ac22", "0x1f", "4fa", "f4a", "a1b2c3d4", "12345678-abcd", "7", "x", " ", "-", "\x01")
+
+
+def test_what_a_group_is_found_by_is_in_every_error_of_it(
+    look: Look, database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chance = Random(7)
+    errors = {"".join(chance.choices(PIECES, k=chance.randrange(1, 5))) for _ in range(1000)}
+    errors |= {"req 4f2a9c timed out", "req f1ac22 timed out", "0x1f", "0xf", "4fa is gone", "f4a is gone"}
+    with psycopg.connect(database) as conn, conn.cursor() as cursor:
+        cursor.executemany(
+            "INSERT INTO outbox (partition_key, event_type, payload, status, attempts, completed_at,"
+            " parked_at, last_error)"
+            " VALUES ('order:1', 'OrderPaid', '{}', 'dead_letter', 5, now(), now(), %s)",
+            [[error] for error in errors],
+        )
+    monkeypatch.setattr(overview, "GROUPS", len(errors))
+    monkeypatch.setattr(overview, "SAMPLES", len(errors))
+    groups, _ = overview.parked_groups(*look)
+    assert {error for group in groups for error in group["errors"]} == errors
+    for group in groups:
+        for seen in (group["errors"], group["errors"][:2]):
+            _, contains = in_common(seen, group["variants"])
+            assert all(contains in error for error in group["errors"]), contains
 
 
 def test_the_audit_trail_comes_by_pages_and_by_event(look: Look) -> None:

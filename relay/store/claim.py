@@ -188,10 +188,11 @@ class Claiming:
             held = [Pause(Subject(scope, value), *kind) for scope, value, *kind in pauses or []]
             places = Places([], locked or [], [], True, buckets or [], keys or [], THE_PAST, False, held)
             rows = self._take(conn, Scan(), limits, places)
-        claim, _ = claimed(rows)
+        claim, header = claimed(rows)
         tail.advance(blocks, block_of(oldest) if oldest else None)
-        looked_at = (ids or [])[: reach(places.later_buckets, BUCKETS_PER_CLAIM)]
-        tail.looked_at(looked_at, len({event.key for event in claim.events}) if claim else 0)
+        if not header.get("cut"):  # what a limit has left is there for the next claim
+            looked_at = (ids or [])[: reach(places.later_buckets, BUCKETS_PER_CLAIM)]
+            tail.looked_at(looked_at, len({event.key for event in claim.events}) if claim else 0)
         full = len(places.later_keys) == LATER_ROWS_PER_CLAIM
         blocked = blocked or (bool(locked) and not claim)
         return Look(claim, 0, full=full, waiting=waiting, blocked=blocked, **steering(places))

@@ -237,9 +237,10 @@ class Claimer:
 
     def _look_at_the_end(self) -> bool:
         for _ in range(LOOKS_AT_THE_END):
+            began = self._tail.after
             if self._found_at_the_end():
                 return True
-            if self._tail.after == EARLIEST:
+            if began == self._tail.after == EARLIEST:
                 break
         return False
 

@@ -99,7 +99,7 @@ def a_claim_began_before_another_committed(stage: Stage) -> list[Any]:
     What it then finds to claim are late rows before the run of the first, which it did not touch.
     """
     writer, person = stage.session(), stage.session()
-    first, second = stage.actor("first"), stage.actor("second", stepwise=True)
+    first, second = stage.actor("first", marks=False), stage.actor("second", stepwise=True)
     writer.execute("BEGIN")
     stage.insert("a", 5, writer)
     stage.insert("a", 2)

@@ -7,7 +7,7 @@ from tests.conftest import missing
 from tests.servers.kafka import find_jars
 from tests.system.trials_kafka import ROUND, trials
 
-BITES = 20
+BITES = 12
 
 
 @pytest.mark.server

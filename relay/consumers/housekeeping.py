@@ -46,6 +46,9 @@ class Housekeeping:
         elif now >= self._next_prune:
             self._next_prune = now + PRUNE_SECONDS
             if chore := next((each for each in self._chores if each.due(now)), None):
+                # To the end: one that always finds something must not keep the others from their turn.
+                self._chores.remove(chore)
+                self._chores.append(chore)
                 self._prune(conn, chore)
 
     def _prune(self, conn: Connection[Any], chore: Chore) -> None:

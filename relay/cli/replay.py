@@ -172,16 +172,7 @@ def _run(
     from relay.replay import Replay
     from relay.store import replay as store
 
-    if not store.alone(conn, table, name):
-        raise RelayError(safe(f"replay {name} is running already, in another process"))
-    # While the operator was asked, another command may have begun it, or gone on with it, and ended.
-    if store.recall(conn, table, name) != known:
-        raise RelayError(
-            safe(
-                f"replay {name} went on in another process meanwhile, and nothing was published here;"
-                f" to see how far it came: {_go_on(name)} --dry-run --json"
-            )
-        )
+    _take(conn, table, name, known)
     publisher = make_publisher(settings)
     try:
         if known is None:
@@ -219,6 +210,22 @@ def _run(
     if not replaying.done:
         note(safe(f"stopped; to go on: {_go_on(name)}"))
     return replaying.tally, "done" if replaying.done else "stopped"
+
+
+def _take(conn: "Connection[Any]", table: "Table", name: str, known: "Record | None") -> None:
+    """Make the replay this process's own, as it was known when the operator was asked."""
+    from relay.store import replay as store
+
+    if not store.alone(conn, table, name):
+        raise RelayError(safe(f"replay {name} is running already, in another process"))
+    # Another command may have begun it meanwhile, or gone on with it, and ended.
+    if store.recall(conn, table, name) != known:
+        raise RelayError(
+            safe(
+                f"replay {name} went on in another process meanwhile, and nothing was published here;"
+                f" to see how far it came: {_go_on(name)} --dry-run --json"
+            )
+        )
 
 
 def _go_on(name: str) -> str:
